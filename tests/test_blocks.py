@@ -112,7 +112,7 @@ def test_names_of_roles_say_the_block(seed, block):
 
 def test_models_of_files_have_no_blocks():
     content = Experiments(ROOT).preset("paper").model_dump(exclude={"benchmarks"}) | {"blocks": 2}
-    with pytest.raises(ValueError, match="blocks need models that are made here; qwen3"):
+    with pytest.raises(ValueError, match="blocks need models of kind tiny; qwen3"):
         Preset.model_validate(content)
 
 

@@ -132,7 +132,7 @@ def test_diversity_of_other_rollouts_is_an_error(layout):
     folder = layout.run(CELL, 1)
     frame = pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu_within": 0.25})
     frame.to_parquet(folder / "diversity.parquet")
-    with pytest.raises(UserError, match=r"not the one that diversity\.json names"):
+    with pytest.raises(UserError, match=r"differs from the hash in diversity\.json"):
         collected(layout)
 
 
@@ -295,7 +295,7 @@ def test_a_run_of_a_cell_that_is_gone_is_left_out(layout, capsys):
 def test_records_that_lost_lines_are_refused(layout):
     file = layout.run(CELL, 0) / "steps.jsonl"
     file.write_text(file.read_text().splitlines()[0] + "\n")
-    with pytest.raises(UserError, match=r"steps\.jsonl: this file is not the one that manifest\.json names"):
+    with pytest.raises(UserError, match=r"steps\.jsonl: this file differs from the hash in manifest\.json"):
         collected(layout)
 
 

@@ -5,13 +5,15 @@ import math
 import re
 import shutil
 from pathlib import Path
+from types import UnionType
+from typing import Annotated, Union, get_args, get_origin
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError, create_model
 
 from redraft.config import (
     DAPO,
@@ -20,16 +22,20 @@ from redraft.config import (
     RLOO,
     Benchmark,
     Capability,
+    Cell,
+    Config,
     Experiments,
     HubProblems,
+    Preset,
     ReleaseVariant,
     Run,
-    Trainer,
+    TrainerConfig,
     VerlEngine,
     benchmarks_fingerprint,
     fingerprint,
     format_lenience,
     parse_lenience,
+    read,
     sampling_fingerprint,
 )
 from redraft.config.read import merge
@@ -86,7 +92,7 @@ def test_a_cell_that_asks_for_less_than_one_prompt_of_a_preset_is_left_out_and_n
     experiments = Experiments(ROOT)
     found = {preset: experiments.misfit("spec_rl/grpo-vanilla-u16", preset) for preset in PRESETS}
     assert {preset for preset, reason in found.items() if reason} == {"smol", "verl-smol"}
-    assert found["smol"] == "prompts_per_update would be 0.5 at the preset smol"
+    assert found["smol"] == "prompts_per_update would be 0.5 at preset smol"
     others = [cell.id for cell in experiments.cells("spec_rl") if "u16" not in cell.name]
     assert not any(experiments.misfit(cell, "smol") for cell in others)
     with pytest.raises(UserError, match="integer"):
@@ -402,7 +408,7 @@ WRONG = {
     "unknown key": (
         "spec_rl/cells.yaml",
         lambda c: grid_of(c, "lenience")["axes"]["reuse"]["spec"]["reuse"].update(leniency=2),
-        ["leniency", "lenience"],
+        ["key:     reuse.leniency\n", "lenience"],
     ),
     "negative lenience": (
         "spec_rl/cells.yaml",
@@ -456,6 +462,95 @@ def test_a_wrong_cell_is_named_with_file_key_and_value(experiments, name):
     assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
 
 
+def models_in(annotation):
+    """Configuration models that an annotation names, and those that their fields name."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        inner = {model for field in annotation.model_fields.values() for model in models_in(field.annotation)}
+        return {annotation} | inner
+    return {model for part in get_args(annotation) for model in models_in(part)}
+
+
+def mistakes_in(annotation):
+    """Contents with a wrong value or an unknown key inside an annotation, each with the path of the mistake."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        yield from mistakes_in(arguments[0])
+    elif get_origin(annotation) is list:
+        yield from (([content], [0, *path]) for content, path in mistakes_in(arguments[0]))
+    elif get_origin(annotation) is dict:
+        yield from (({"name": content}, ["name", *path]) for content, path in mistakes_in(arguments[1]))
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        kind = {"kind": annotation.model_fields["kind"].default} if "kind" in annotation.model_fields else {}
+        kind = {"kind": get_args(annotation.model_fields["kind"].annotation)[0]} if kind else {}
+        for key in ("no_such_key", *kind.values()):  # also a key that has the name of the union's tag
+            yield {**kind, key: 1}, [key]
+    elif get_origin(annotation) in (Union, UnionType):
+        yield object(), []
+        for option in arguments:
+            yield from mistakes_in(option)
+
+
+FIELDS_WITH_UNIONS = {
+    f"{model.__name__}.{name}": (model, name)
+    for root, _ in FILES.values()
+    for model in models_in(root)
+    for name, field in model.model_fields.items()
+    if "Union" in repr(field.annotation) or " | " in repr(field.annotation)
+}
+
+
+@pytest.mark.parametrize("where", sorted(FIELDS_WITH_UNIONS))
+def test_the_key_of_an_error_in_a_union_is_a_path_in_the_file(where):
+    model, name = FIELDS_WITH_UNIONS[where]
+    field = model.model_fields[name]
+    alone = create_model("Alone", __base__=Config, **{name: (field.annotation, field)})
+    mistakes = list(mistakes_in(field.annotation))
+    assert mistakes
+    for content, path in mistakes:
+        with pytest.raises(ValidationError) as error:
+            alone.model_validate({name: content})
+        keys = {read._path_in_file(each, {name: content}): each["type"] for each in error.value.errors()}
+        assert ".".join(map(str, [name, *path])) in keys
+        for key, kind in keys.items():
+            node = {name: content}
+            for part in key.split(".")[: -1 if kind in ("missing", "union_tag_not_found") else None]:
+                node = node[int(part)] if isinstance(node, list) else node[part]
+
+
+@pytest.mark.parametrize(
+    ("model", "content", "key", "allowed"),
+    [
+        (Cell, {"reuse": {"kind": "speculative", "leniency": 2}}, "reuse.leniency", "lenience"),
+        (Cell, {"reuse": {"kind": "speculative", "speculative": 2}}, "reuse.speculative", "lenience"),
+        (Cell, {"reuse": {"kind": "speculative", "lenience": -2}}, "reuse.lenience", None),
+        (Cell, {"reuse": {}}, "reuse.kind", None),
+        (Cell, {"schedule": {"kind": "speed", "screenings": 2}}, "schedule.screenings", "screening"),
+        (
+            Cell,
+            {"algorithm": {"kind": "dapo", "overlong": {"buffer": 9, "penal": 1}}},
+            "algorithm.overlong.penal",
+            "penalty",
+        ),
+        (Cell, {"trainer": {"epochs": "many"}}, "trainer.epochs", None),
+        (Preset, {"models": {"m": {"kind": "tiny", "width": 1}}}, "models.m.width", "hidden_size"),
+    ],
+)
+def test_an_error_names_the_key_as_in_the_file_and_the_keys_that_are_there(model, content, key, allowed):
+    cell = {
+        "paper": "p",
+        "name": "n",
+        "model": "m",
+        "data": "d",
+        "algorithm": {"kind": "grpo"},
+        "reuse": {"kind": "vanilla"},
+    }
+    preset = {"name": "n", "description": "d", "seeds": [0], "models": {}, "data": {}, "default": {}}
+    with pytest.raises(UserError) as error:
+        read.parse(model, {**(cell if model is Cell else preset), **content}, "file.yaml")
+    assert error.value.key == key
+    assert allowed is None or allowed in error.value.allowed.split(", ")
+
+
 SUMS = {"sums": {"data": {"kind": "arithmetic"}}}
 WRONG_PRESET = {
     "a scale that its models are not of": (lambda p: p.update(paper_scale=True), ["paper_scale", "qwen3-1.7b-base"]),
@@ -504,7 +599,7 @@ WRONG_PRESET = {
     "an unknown probe": (lambda p: p.update(probe="prompts"), ["no such protocol", "prompts", "tiny_prompts"]),
     "protocols without protocol": (
         lambda p: p.update(protocols={"spec_rl": "tiny"}, protocol="", benchmarks=SUMS),
-        ["protocols are what differs from protocol"],
+        ["protocols needs protocol"],
     ),
     "an unknown protocol": (lambda p: p.update(protocol="spec-rl"), ["spec-rl", "spec_rl"]),
     "an unknown backend": (lambda p: p.update(evaluation={"backend": "x"}), ["evaluation.backend", "x", "vllm"]),
@@ -566,10 +661,10 @@ def test_a_preset_that_fits_no_run_is_named_with_file_key_and_value(experiments,
     assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
 
 
-def test_a_key_that_stands_twice_is_refused(experiments):
+def test_a_key_that_occurs_twice_is_refused(experiments):
     path = experiments / "experiments/presets/tiny.yaml"
     path.write_text(path.read_text() + "\nname: tiny\n")
-    with pytest.raises(UserError, match="'name' stands twice"):
+    with pytest.raises(UserError, match="'name' occurs twice"):
         Experiments(experiments).preset("tiny")
 
 
@@ -609,7 +704,7 @@ WRONG_REPORT = {
     "all benchmarks against the baseline": (
         "tables",
         lambda c: next(k for k in c["tables"][0]["columns"] if k["name"] == "accuracy").update(relative="difference"),
-        ["tables.0", "accuracy:* (accuracy)", "absolute", "accuracy:all is their mean"],
+        ["tables.0", "accuracy:* (accuracy)", "absolute", "accuracy:all, their mean"],
     ),
     "a table twice": ("tables", lambda c: c["tables"].append(c["tables"][0]), ["tables", "3", "twice"]),
     "a figure twice": ("figures", lambda c: c["figures"].append(c["figures"][0]), ["figures", "2", "twice"]),
@@ -617,12 +712,12 @@ WRONG_REPORT = {
     "a row of no cell": (
         "tables",
         lambda c: c["tables"][0]["rows"][3].update(cell="grpo-spec-0.5"),
-        ["tables.0.cells.rows.3.cell", "no such cell", "grpo-spec-0.5", "grpo-spec-l0.5"],
+        ["tables.0.rows.3.cell", "no such cell", "grpo-spec-0.5", "grpo-spec-l0.5"],
     ),
     "a baseline of no cell": (
         "tables",
         lambda c: c["tables"][0].update(baseline="grpo"),
-        ["tables.0.cells.baseline", "grpo"],
+        ["tables.0.baseline", "grpo"],
     ),
     "a line of no cell": (
         "figures",
@@ -700,7 +795,7 @@ def test_identity_is_what_defines_the_experiment_and_nothing_else():
 
 
 def test_a_new_field_with_a_default_changes_no_fingerprint():
-    class WiderTrainer(Trainer):
+    class WiderTrainer(TrainerConfig):
         patience: int = Field(default=3)
 
     class WiderRun(Run):
@@ -721,7 +816,7 @@ def test_an_engine_must_have_all_that_a_method_needs_and_what_it_lacks_is_named(
     run = tiny_run().model_copy(update={"reuse": Demanding()})
     assert run.unsupported == ""
     lacking = run.model_copy(update={"engine": VerlEngine()}).unsupported
-    assert lacking == f"engine.kind verl cannot do {Capability.GUMBEL} or {Capability.OTHER_SCORES}"
+    assert lacking == f"engine.kind verl does not support {Capability.OTHER_SCORES} or {Capability.GUMBEL}"
 
 
 def benchmarks(**changes):

@@ -260,8 +260,8 @@ def test_unsupported_exact_rules_under_vllm_raise_with_the_reason_and_alternativ
         assert run.unsupported == ""
         run.check_supported()
         return
-    assert run.unsupported == f"engine.kind verl cannot do {Capability.GUMBEL}"
-    with pytest.raises(UserError, match="engine.kind verl cannot do") as error:
+    assert run.unsupported == f"engine.kind verl does not support {Capability.GUMBEL}"
+    with pytest.raises(UserError, match="engine.kind verl does not support") as error:
         run.check_supported()
     able = set(error.value.allowed.split(", "))
     assert able >= {"adaptive", "block", "delayed", "one_hot", "random", "residual", "speculative", "staged", "vanilla"}

@@ -181,7 +181,7 @@ def test_pass_rates_of_an_initial_policy_are_those_of_its_probe(runs, tmp_path):
     assert figure_data(whole, runs, paper_scale=False).empty, "the preset has no probe"
     data = figure_data(whole, runs, paper_scale=False, probe="prompts")
     assert list(data["reproduced"]) == [0.25, 0.25, 0.5]
-    with pytest.raises(ValidationError, match="the share of prompts by pass_rate alone"):
+    with pytest.raises(ValidationError, match="needs quantity: share and by: pass_rate"):
         figure("bins", panel | {"quantity": "responses"})
 
 
@@ -310,7 +310,7 @@ def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
         ("bins", LINE, "needs `by`"),
         ("bins", LINE | {"by": "pass_rate", "bins": [0, 1, 1]}, "must rise"),
         ("surface", LINE | {"axes": ["reuse.lenience"]}, "two axes"),
-        ("surface", {"quantity": "q", "title": "t"}, "either cells or published"),
+        ("surface", {"quantity": "q", "title": "t"}, "exactly one of cells, published"),
         (
             "bins",
             {
@@ -326,7 +326,7 @@ def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
         ("step", LINE | {"axes": ["a", "b"]}, "axes is for surface"),
         ("roofline", {"quantity": "q", "title": "t", "roofline": SWEEP}, "needs `roofline` and `gamma`"),
         ("roofline", LINE, "needs `roofline` and `gamma`"),
-        ("roofline", LINE | {"roofline": SWEEP, "gamma": 7}, "either cells or published"),
+        ("roofline", LINE | {"roofline": SWEEP, "gamma": 7}, "exactly one of cells, published"),
         ("surface", {"quantity": "q", "title": "t", "roofline": SWEEP}, "roofline is for roofline, not for x: surface"),
         ("cell", LINE | {"gamma": 7}, "gamma is for roofline, not for x: cell"),
     ],

@@ -428,8 +428,8 @@ LINE = {"quantity": "reward", "title": "t", "cells": ["a", "b"]}
     ("x", "panel", "words"),
     [
         ("step", {"labels": ["A"]}, "1 labels for 2 cells"),
-        ("step", {"labels": ["A", "A"]}, "label 'A' stands twice"),
-        ("step", {"cells": ["a", "a"]}, "cell 'a' stands twice"),
+        ("step", {"labels": ["A", "A"]}, "label 'A' occurs twice"),
+        ("step", {"cells": ["a", "a"]}, "cell 'a' occurs twice"),
         ("step", {"reported_in": {"table": 1, "column": "avg"}}, "reported_in is for bars"),
         ("cell", {"mark_first_reuse": True}, "for lines(.*), not for x: cell"),
         ("cell", {"reported": {"first": 1.0}}, "for lines(.*), not for x: cell"),
@@ -443,7 +443,7 @@ def test_a_panel_that_cannot_be_drawn_is_refused(x, panel, words):
 def test_case_studies_have_numbers_of_their_own():
     figures = [{"number": 12, "title": "t", "x": "step", "panels": [LINE]}]
     cases = {"cell": "a", "numbers": [12, 13, 14, 15]}
-    with pytest.raises(ValidationError, match="figure 12 stands twice"):
+    with pytest.raises(ValidationError, match="figure 12 occurs twice"):
         FigureFile(figures=figures, cases=cases)
     with pytest.raises(ValidationError, match="at least 4"):
         FigureFile(figures=figures, cases=cases | {"numbers": [13]})

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from redraft.cli import app as cli
-from redraft.config import Experiments, HyperparameterFile, Trainer, run_fingerprint
+from redraft.config import Experiments, HyperparameterFile, TrainerConfig, run_fingerprint
 from redraft.config.experiment import FIRST_DEFAULTS
 from redraft.errors import UserError
 from tests.checkout import snakemake
@@ -46,7 +46,7 @@ def settings(root, preset="tiny", cell=CELL):
 @pytest.mark.parametrize("paper", Experiments(ROOT).papers)
 def test_every_paper_states_a_trainer_that_is_one_by_itself(paper):
     content = Experiments(ROOT).hyperparameters(paper)
-    assert Trainer(**{name: stated.value for name, stated in content.trainer.items()})
+    assert TrainerConfig(**{name: stated.value for name, stated in content.trainer.items()})
     assert set(content.at) <= set(PRESETS)
 
 
@@ -235,7 +235,7 @@ def test_a_fingerprint_leaves_out_the_first_defaults_and_nothing_else():
     """Otherwise every run of before would be run again. Other values and other fields are part of it."""
     run = Experiments(ROOT).run(CELL, 0, "paper")
     assert run.identity["trainer"] == {}
-    assert FIRST_DEFAULTS.keys() == {name for name, field in Trainer.model_fields.items() if field.is_required()}
+    assert FIRST_DEFAULTS.keys() == {name for name, field in TrainerConfig.model_fields.items() if field.is_required()}
     for name, value in {**FIRST_DEFAULTS, "fresh_samples": 3}.items():
         other = 2 * value if name != "prompts_per_update" else value // 2
         changed = run.model_copy(update={"trainer": run.trainer.model_copy(update={name: other})})
@@ -253,7 +253,7 @@ def test_show_says_of_every_value_where_it_comes_from_and_stays_yaml(preset, cap
     run = Experiments(ROOT).run("spec_rl/grpo-vanilla-lr4", 0, preset)
     assert yaml.safe_load(text) == {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
     shown = {line.split(":")[0].strip(): line.partition("  # ")[2] for line in text.splitlines() if "  # " in line}
-    assert shown.keys() == Trainer.model_fields.keys()
+    assert shown.keys() == TrainerConfig.model_fields.keys()
     rate = {"paper": "5e-07", "smol": "3e-05", "verl-smol": "3e-05"}.get(preset, "0.0001")
     assert shown["learning_rate"] == f"cell: 4 × {rate}"
     assert shown["weight_decay"] == "paper: Appendix A.1"
@@ -263,7 +263,7 @@ def test_show_says_of_every_value_where_it_comes_from_and_stays_yaml(preset, cap
 def test_the_schema_knows_every_field_with_its_range():
     schema = HyperparameterFile.model_json_schema()
     stated = schema["properties"]["trainer"]
-    assert stated["properties"].keys() == Trainer.model_fields.keys()
+    assert stated["properties"].keys() == TrainerConfig.model_fields.keys()
     assert set(stated["required"]) == FIRST_DEFAULTS.keys()
     assert stated["additionalProperties"] is False
     assert stated["properties"]["group_size"]["properties"]["value"]["minimum"] == 2

@@ -72,7 +72,7 @@ def test_a_quantity_that_there_is_not_is_an_error_when_it_is_measured():
 
 def test_measurements_of_other_runs_than_those_collected_are_an_error(folder):
     Runs(RUNS.runs, RUNS.steps.assign(reward=0.0), RUNS.scores).save(folder)
-    with pytest.raises(UserError, match=r"steps.parquet: this file is not the one that measured.json names"):
+    with pytest.raises(UserError, match=r"steps.parquet: this file differs from the hash in measured.json"):
         Measured.load(folder)
     (folder / "measured.json").unlink()
     with pytest.raises(UserError, match=r"measured.json: this file is missing"):

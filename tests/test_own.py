@@ -87,6 +87,7 @@ def test_its_name_does_not_depend_on_the_order_of_settings(folder):
     [
         (["reuse.lenience=1"], "grpo-spec-l0.5-lenience0"),
         (["reuse.lenience=inf"], "grpo-spec-l0.5-lenienceinf"),
+        (["reuse.lenience=0"], "grpo-spec-l0.5-lenience_zero"),
         (["trainer.learning_rate=5e-7"], "grpo-spec-l0.5-learning_rate5e-07"),
         (["trainer_factors.epochs=1/2"], "grpo-spec-l0.5-epochsx1-2"),
         (["reuse.kind=random"], "grpo-spec-l0.5-random"),
@@ -95,6 +96,16 @@ def test_its_name_does_not_depend_on_the_order_of_settings(folder):
 )
 def test_names_follow_from_settings(experiments, settings, name):
     assert variants.variant(experiments, BASE, settings).name == name
+
+
+def test_a_variant_without_lenience_keeps_the_name_that_an_earlier_version_gave_it(folder):
+    assert keep(folder, "reuse.lenience=0") == "own/grpo-spec-l0.5-lenience_zero"
+    file = folder / "experiments/own/cells.yaml"
+    file.write_text(file.read_text().replace("lenience_zero", "lenience-inf"))
+    before = file.read_text()
+    assert keep(folder, "reuse.lenience=0") == "own/grpo-spec-l0.5-lenience-inf"
+    assert file.read_text() == before, "its finished runs are found by that name"
+    assert keep(folder, "reuse.lenience=0", "trainer.group_size=4") == "own/grpo-spec-l0.5-group_size4-lenience_zero"
 
 
 def test_two_names_with_the_same_settings_are_two_runs(folder):
@@ -193,7 +204,7 @@ def test_a_difference_is_what_makes_one_cell_of_another(experiments):
         (["trainer..x=1"], ["--set", "trainer..x=1", "key=value"]),
         (["trainer={"], ["--set", "not valid YAML"]),
         (["name=x"], ["--set", "name", "--name", "trainer"]),
-        (["base=spec_rl/grpo-vanilla"], ["--set", "base", "is not set"]),
+        (["base=spec_rl/grpo-vanilla"], ["--set", "base", "cannot be set"]),
         (["trainer.group_size=4", "trainer.group_size=8"], ["twice", "trainer.group_size"]),
         (["reuse={kind: random}", "reuse.kind=random"], ["twice", "reuse.kind"]),
         (["model=gpt-9"], ["preset", "models", "gpt-9", "qwen3-1.7b-base"]),
@@ -355,7 +366,7 @@ def test_wrong_files(folder, mistake, monkeypatch):
     monkeypatch.setenv(own.VARIABLE, "")
     assert "no such file" in mistake(folder, "list", "--cells", "nothing.yaml")
     cells_file(folder, "spec_rl.yaml")
-    assert "called so" in mistake(folder, "list", "--cells", "spec_rl.yaml")
+    assert "another paper has this name" in mistake(folder, "list", "--cells", "spec_rl.yaml")
     cells_file(folder, "My-cells.yaml")
     text = mistake(folder, "show", "My-cells/l0.4", "--cells", "My-cells.yaml")
     assert "a-z, 0-9 and _" in text
@@ -364,7 +375,7 @@ def test_wrong_files(folder, mistake, monkeypatch):
 def test_tables_stand_in_one_place(folder):
     file = cells_file(folder, "mine/cells.yaml", tables=[TABLE])
     (file.parent / "tables.yaml").write_text("tables: []\n")
-    assert "file of their own" in message(Experiments(folder, file).tables, "mine")
+    assert "two files" in message(Experiments(folder, file).tables, "mine")
 
 
 def test_commands_take_a_file(folder, monkeypatch, capsys):

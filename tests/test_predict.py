@@ -299,7 +299,7 @@ def test_a_run_without_two_policies_with_other_rollouts_or_drafts_of_drafts_rais
     assert "two saved policies" in mistake(tmp_path, "predict", str(copy), "--to", "2"), "its initial one is elsewhere"
     file = copy / "rollouts/step-0008.parquet"
     pd.read_parquet(file).assign(reward=0.0).to_parquet(file)
-    assert "not the one that manifest.json names" in mistake(tmp_path, "predict", str(copy))
+    assert "differs from the hash in manifest.json" in mistake(tmp_path, "predict", str(copy))
     reused = trained(tmp_path / "results", tiny_model, Speculative())
     assert "all rollouts of this step go on from drafts" in mistake(tmp_path, "predict", str(reused))
 

@@ -176,7 +176,7 @@ def test_repeats_of_another_run_or_of_a_part_of_them_are_left_out_and_named(time
 def test_a_changed_file_of_repeats_is_an_error(timed):
     layout, steps, manifests = timed
     ROUNDS.assign(**{"seconds.rollout": 0.1}).to_parquet(layout.timing("p", 0), index=False)
-    with pytest.raises(UserError, match=r"not the one that seed0\.json names"):
+    with pytest.raises(UserError, match=r"differs from the hash in seed0\.json"):
         with_repeats(steps, manifests, layout, "p")
 
 

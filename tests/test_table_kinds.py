@@ -481,7 +481,7 @@ def test_a_cell_s_row_follows_from_the_declared_key_columns():
     ("change", "words"),
     [
         ({"key": {"method": {"of": "reuse.sort"}}}, "no cell has reuse.sort"),
-        ({"positions": ["method"]}, "'method' stands twice"),
+        ({"positions": ["method"]}, "'method' occurs twice"),
         ({"base": {"model": "x"}}, "model is not declared"),
         ({"clocks": [{"column": "step", "total": 9}]}, "step is not declared"),
         ({"speedup": {"column": "speedup", "quantity": "rollout_seconds"}}, "rollout_seconds is not declared"),

@@ -54,9 +54,9 @@ def test_a_mistake_that_needs_doing_has_a_hint_which_it_keeps_when_it_is_told_ot
     mistake = UserError("this run is not finished", key="cell", value="x", hint="`redraft run x`")
     assert str(mistake).splitlines()[-1] == "  hint:    `redraft run x`"
     assert "allowed" not in str(mistake)
-    told = MISTAKE.told(message="cell b: no such cell", file="b.yaml")
+    told = MISTAKE.replace(message="cell b: no such cell", file="b.yaml")
     assert str(told) == str(MISTAKE).replace("a/cells.yaml: no such", "b.yaml: cell b: no such")
-    assert mistake.told(key="run").hint == mistake.hint
+    assert mistake.replace(key="run").hint == mistake.hint
     sent = pickle.loads(pickle.dumps(mistake))
     assert (str(sent), sent.hint) == (str(mistake), mistake.hint)
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from redraft.cli.app import main
 from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
-from redraft.config.trainer import InProcessEngine, Trainer, VerlEngine
+from redraft.config.trainer import InProcessEngine, TrainerConfig, VerlEngine
 from redraft.config.verl_keys import SITE_KEYS, under
 from redraft.engines.vllm.engine import WORKER
 from redraft.errors import UserError
@@ -383,7 +383,7 @@ REFUSED = [
 @pytest.mark.parametrize(("cell", "engine", "trainer", "words"), REFUSED)
 def test_what_verl_cannot_do_here_is_rejected(cell, engine, trainer, words):
     run = paper(cell, **engine)
-    run = run.model_copy(update={"trainer": Trainer(**{**run.trainer.model_dump(), **trainer})})
+    run = run.model_copy(update={"trainer": TrainerConfig(**{**run.trainer.model_dump(), **trainer})})
     with pytest.raises(UserError) as error:
         composed(run)
     assert all(word in str(error.value) for word in words), str(error.value)

@@ -1,6 +1,6 @@
 """Trainers for tests, which say only what they are about."""
 
-from redraft.config import Trainer
+from redraft.config import TrainerConfig
 
 OTHERS = {
     "epochs": 15,
@@ -19,4 +19,4 @@ OTHERS = {
 
 def make_trainer(**settings):
     """A trainer with these settings; other fields are SPEC-RL's."""
-    return Trainer(**OTHERS | settings)
+    return TrainerConfig(**OTHERS | settings)

@@ -9,7 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from redraft.analysis.data.reported_tables import ReportedTable, match_of, read_reported
-from redraft.config import Cell, CostRules, Experiments, Preset, PretrainedModel, Reported, ReportedTimes, Run, Trainer
+from redraft.config import (
+    Cell,
+    CostRules,
+    Experiments,
+    Preset,
+    PretrainedModel,
+    Reported,
+    ReportedTimes,
+    Run,
+    TrainerConfig,
+)
 from redraft.config.hyperparameters import trainer_of
 
 WEIGHT_BYTES = 2
@@ -106,7 +116,7 @@ class _Rules:
 
     preset: Preset
     spec: Reported
-    stated: Trainer
+    stated: TrainerConfig
     cost: CostRules
     times: ReportedTimes
     tables: Mapping[int, ReportedTable]
@@ -202,12 +212,12 @@ class _Rules:
         found = ((self.tables[n].select(match), n) for n in self.cost.speedups if n in self.tables)
         return next(((row[column], number) for row, number in found if column in row), None)
 
-    def work(self, trainer: Trainer) -> float:
+    def work(self, trainer: TrainerConfig) -> float:
         """Maximum tokens of a step relative to the paper's step."""
         tokens = [t.prompts_per_step * t.group_size * t.max_response_tokens for t in (trainer, self.stated)]
         return tokens[0] / tokens[1]
 
-    def length(self, cell: Cell, trainer: Trainer) -> float | None:
+    def length(self, cell: Cell, trainer: TrainerConfig) -> float | None:
         """Mean tokens of a response: decoded tokens of the baseline over its rollouts, on the cell's data or the
         times'.
 

@@ -1,6 +1,6 @@
-"""redraft: old rollouts reused as drafts, and the papers about it reproduced.
+"""redraft: earlier rollouts reused as drafts, and reproductions of the papers about it.
 
-The public names of docs/api.md are imported when they are first used, since numpy and PyTorch come by extras.
+The public names (docs/api.md) are imported at first use, since numpy and PyTorch are installed by extras only.
 """
 
 from importlib import import_module

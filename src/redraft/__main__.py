@@ -1,4 +1,4 @@
-"""`python -m redraft` is `redraft`."""
+"""`python -m redraft` runs the command `redraft`."""
 
 from redraft.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The exception for mistakes of the user, which the command shows without a traceback."""
+"""The exception for mistakes in the user's input. The command shows it without a traceback."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +10,11 @@ class UserError(Exception):
 
     Attributes:
         message: the mistake, in one sentence.
-        file: file of the mistake, if it stands in one.
-        key: key or argument.
-        value: value that was found.
-        allowed: values that are allowed.
-        hint: what to do.
+        file: file with the mistake, if it is in a file.
+        key: key in the file, or argument.
+        value: the wrong value.
+        allowed: allowed values.
+        hint: possible fix.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class UserError(Exception):
             parts.append(f"\n  hint:    {self.hint}")
         return "".join(parts)
 
-    def told(self, **changes: Any) -> "UserError":
-        """The same mistake, some of whose attributes are told otherwise."""
+    def replace(self, **changes: Any) -> "UserError":
+        """A copy of the error with some attributes replaced."""
         return _rebuild(self._attributes | changes)
 
     @property
@@ -53,6 +53,7 @@ class UserError(Exception):
         return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple:
+        # An exception with keyword arguments cannot be pickled without this; workers send errors to their parent.
         return (_rebuild, (self._attributes,))
 
 

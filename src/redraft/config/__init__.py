@@ -1,4 +1,7 @@
-"""Configuration as Pydantic models. It imports without torch, so that commands and the workflow start at once."""
+"""Configuration as Pydantic models. `config/X.py` is the configuration of X.
+
+The package imports without torch, so that commands and the workflow start at once.
+"""
 
 from redraft.config.algorithm import DAPO, GRPO, PPO, REINFORCE, RLOO, Algorithm, Overlong
 from redraft.config.base import Config, format_lenience, id_of, parse_lenience
@@ -48,7 +51,7 @@ from redraft.config.tables import (
     TableWithoutRuns,
     TargetTable,
 )
-from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, Trainer, VerlEngine
+from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, TrainerConfig, VerlEngine
 from redraft.methods.adaptive import AdaptiveReuse
 from redraft.methods.block import BlockReuse
 from redraft.methods.delayed import DelayedReuse
@@ -149,7 +152,7 @@ __all__ = [
     "TargetTable",
     "Test",
     "TinyModel",
-    "Trainer",
+    "TrainerConfig",
     "Trend",
     "Vanilla",
     "VerlEngine",

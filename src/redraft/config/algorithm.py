@@ -1,6 +1,6 @@
-"""Policy-gradient algorithms. Each class defaults to the settings of SPEC-RL (arXiv 2509.23232, Appendix A.1).
+"""Configuration of policy-gradient algorithms. Defaults are SPEC-RL's settings (arXiv 2509.23232, Appendix A.1).
 
-The losses themselves are verl's (`redraft.train.losses`).
+The losses are verl's (`redraft.train.losses`).
 """
 
 from typing import Annotated, Literal
@@ -31,7 +31,7 @@ class PolicyGradient(Config):
 
     @property
     def usual_schedule(self) -> Schedule:
-        """Schedule of cells that name none."""
+        """Schedule of cells that do not name one."""
         return Epochs()
 
 
@@ -42,7 +42,7 @@ class GRPO(PolicyGradient):
     kl_loss_coef: float = Field(default=1e-4, ge=0)
     """Weight of the KL loss against the reference policy; at 0 there is no reference pass."""
     std: Literal["unbiased", "population"] = "unbiased"
-    """Standard deviation that advantages are divided by: of the sample, as in verl, or of the group itself."""
+    """Standard deviation that advantages are divided by: with Bessel's correction, as in verl, or without."""
     std_epsilon: float = Field(default=1e-6, gt=0)
     """Added to the standard deviation; verl's default."""
 
@@ -65,10 +65,10 @@ class Overlong(Config):
     """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13)."""
 
     buffer: int | float = Field(gt=0)
-    """Tokens before the length limit over which the penalty grows; below 1 a share of that limit, at every scale."""
+    """Tokens before the length limit over which the penalty grows; a value below 1 is a share of that limit."""
 
     def tokens(self, limit: int) -> float:
-        """Tokens of the buffer at a length limit."""
+        """Length of the buffer in tokens at a length limit."""
         return self.buffer if self.buffer >= 1 else self.buffer * limit
 
     penalty: float = Field(default=1.0, gt=0)
@@ -94,7 +94,7 @@ class DAPO(PolicyGradient):
 
     @property
     def usual_schedule(self) -> Schedule:
-        """Dynamic sampling, which is part of the algorithm."""
+        """Dynamic sampling, a part of the algorithm."""
         return DynamicSampling()
 
     @model_validator(mode="after")

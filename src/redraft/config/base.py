@@ -1,4 +1,4 @@
-"""Base class of all configuration models, scalar types that several of them use, and names of cells and quantities."""
+"""Base class of all configuration models, and the scalar types and names that several of them use."""
 
 import difflib
 import math
@@ -22,14 +22,14 @@ from pydantic_core import PydanticCustomError
 _WORD = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
 Name = Annotated[str, StringConstraints(pattern=f"^{_WORD}$")]
-"""Part of a path: letters, digits, `_`, `-` and single dots."""
+"""Name that can be part of a path: letters, digits, `_`, `-` and single dots."""
 
 Label = Annotated[str, StringConstraints(pattern=f"^({_WORD})?$")]
 """Name or empty text."""
 
 PAPER = "[a-z0-9_]+"
 PaperName = Annotated[str, StringConstraints(pattern=f"^{PAPER}$")]
-"""Folder under experiments/."""
+"""Name of a paper: its folder under experiments/."""
 
 CellId = Annotated[str, StringConstraints(pattern=f"^{PAPER}/{_WORD}$")]
 """`paper/cell`."""
@@ -44,7 +44,7 @@ def _no_number(name: str) -> str:
 
 
 WordyName = Annotated[Name, AfterValidator(_no_number)]
-"""Name that is not a number, so that readers of a table cannot mistake it for one."""
+"""Name that is not a number; a table with such a name would be misread."""
 
 
 HubId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
@@ -53,7 +53,7 @@ HubId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/
 
 def _stays_inside(path: str) -> str:
     if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
-        raise ValueError(f"{path!r} is no path inside a folder")
+        raise ValueError(f"{path!r} is not a path inside a folder")
     return path
 
 
@@ -62,36 +62,36 @@ InnerPath = Annotated[str, AfterValidator(_stays_inside)]
 
 
 class Config(BaseModel):
-    """Configuration model. Unknown keys are errors, and values do not change after parsing."""
+    """Configuration model. Unknown keys are errors, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:
-    """Fields of a model that differ from their defaults, and its `kind`, although that is a default."""
+    """Fields of a model that differ from their defaults, and its `kind` in any case."""
     kind = {"kind": model.kind} if hasattr(model, "kind") else {}
     return model.model_dump(mode="json", exclude_defaults=True, exclude=set(exclude)) | kind
 
 
-def refuse_twice(what: str, values: Iterable[object]) -> None:
+def check_distinct(what: str, values: Iterable[object]) -> None:
     """Raise a ValueError if a value occurs twice."""
     for value, count in Counter(values).items():
         if count > 1:
-            raise ValueError(f"{what} {value!r} stands twice")
+            raise ValueError(f"{what} {value!r} occurs twice")
 
 
 def distinct(what: str, field: str = "") -> AfterValidator:
-    """Validator of a list in which no value, or value of a field, may occur twice."""
+    """Validator of a list whose values must be distinct; with `field`, the values of that field of its items."""
 
     def check(values: list[Any]) -> list[Any]:
-        refuse_twice(what, [getattr(value, field) if field else value for value in values])
+        check_distinct(what, [getattr(value, field) if field else value for value in values])
         return values
 
     return AfterValidator(check)
 
 
 def near(name: str, names: Iterable[str]) -> list[str]:
-    """Names that resemble `name`, or all if none does."""
+    """Names similar to `name`, or all names if none is similar."""
     known = list(names)
     return difflib.get_close_matches(name, known, n=5, cutoff=0.3) or known
 
@@ -114,7 +114,7 @@ def parse_lenience(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         raise ValueError("must be a number >= 0, e^x or inf") from None
     if math.isnan(lenience) or lenience < 0:
-        raise ValueError("must be a number >= 0, e^x or inf; negative and NaN have no meaning")
+        raise ValueError("must be a number >= 0, e^x or inf; negative values and NaN are invalid")
     return lenience
 
 
@@ -149,22 +149,22 @@ def _known_cell(name: str, info: ValidationInfo) -> str:
 
 
 CellName = Annotated[str, AfterValidator(_known_cell)]
-"""Name of a cell of the same paper; or `paper/cell`, if the paper's own cells start from it (`Grid.base`)."""
+"""Name of a cell of the same paper, or `paper/cell` if it is the base of a grid (`Grid.base`)."""
 
 
 def id_of(paper: str, cell: str) -> str:
-    """Id of a cell by the name that a paper's files have for it."""
+    """Id of a cell from its name in the files of a paper."""
     return cell if "/" in cell else f"{paper}/{cell}"
 
 
 Quantity = str
-"""Name of a quantity of a run or a step; docs/metrics.md lists them."""
+"""Name of a quantity of a run or a step (docs/metrics.md)."""
 
 BEYOND = 100
-"""Tables and figures with numbers above this are not in the paper."""
+"""Largest number of a table or figure in a paper. Larger numbers are tables and figures that the paper lacks."""
 
 GENERATION_STAGES = ("verification", "rollout", "assembly", "reward")
-"""Stages of a step in which its rollouts are made; groups go through them separately, at the same time."""
+"""Stages of a step that generate its rollouts. Groups pass them independently and concurrently."""
 STEP_STAGES = (
     *GENERATION_STAGES,
     "old_log_probs",
@@ -175,11 +175,11 @@ STEP_STAGES = (
     "update_actor",
     "others",
 )
-"""Stages of a step whose seconds are recorded (SPEC-RL, Table 4); they sum to `total`."""
+"""Stages of a step with a recorded wall time, in seconds (SPEC-RL, Table 4). They sum to `total`."""
 
 
 class Numbered(Config):
-    """A table or a figure. One with a number above 100 is not in the paper."""
+    """A table or a figure. Numbers above 100 are for those that the paper lacks."""
 
     word: ClassVar[str]
     number: int = Field(ge=1, le=199)
@@ -187,7 +187,7 @@ class Numbered(Config):
 
     @property
     def beyond_paper(self) -> bool:
-        """True if the paper has none of this number."""
+        """True if the paper does not have it."""
         return self.number > BEYOND
 
     @property

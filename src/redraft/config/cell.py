@@ -1,4 +1,4 @@
-"""Cells: experiments of a paper without scale and seed, and the grids that list them."""
+"""Configuration of cells, a paper's experiments without scale and seed, and of the grids that list them."""
 
 from fractions import Fraction
 from typing import Annotated, Any
@@ -31,20 +31,20 @@ Factor = Annotated[
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}),
 ]
-"""Positive number, or a fraction as text such as 5/6."""
+"""Positive number, or the text of a fraction such as 5/6."""
 
 
 class Cell(Config):
-    """Experiment of a paper. The scale is the preset's, and seeds come last."""
+    """Experiment of a paper, without a seed. The preset sets the scale."""
 
     paper: PaperName
     """Folder under experiments/."""
     name: Name
-    """Readable name: the labels of its grid, joined by `-`."""
+    """Labels of its grid, joined by `-`."""
     model: Name
-    """Model of the paper; the preset says which model stands for it."""
+    """Model of the paper; the preset says which model is used for it."""
     data: Name
-    """Training data of the paper; the preset says which data stand for them."""
+    """Training data of the paper; the preset says which data are used for them."""
     algorithm: Algorithm
     """Algorithm that updates the policy."""
     reuse: Reuse
@@ -54,91 +54,92 @@ class Cell(Config):
     decoding: Decoding = Plain()
     """Generation of tokens by the engine."""
     trainer: TrainerFields = {}
-    """Fields of [`Trainer`](#trainer) that this cell replaces, at every scale."""
+    """Fields of [`TrainerConfig`](#trainerconfig) that this cell replaces, at every scale."""
     trainer_factors: dict[str, Factor] = {}
-    """Factors of fields of [`Trainer`](#trainer), for changes that hold at every scale."""
+    """Factors of fields of [`TrainerConfig`](#trainerconfig), for changes that hold at every scale."""
     base: CellId | None = None
-    """Cell that this one starts from; its grid says so."""
+    """Cell that this one starts from, set by its grid."""
 
     @property
     def home(self) -> str:
-        """Paper whose hyperparameters and protocol hold: the base's, or its own."""
+        """Paper whose hyperparameters and protocol apply: the base's if there is a base, else its own."""
         return self.base.partition("/")[0] if self.base else self.paper
 
     @property
     def id(self) -> str:
-        """`paper/name`, the form in which commands take a cell."""
+        """`paper/name`, as commands expect it."""
         return f"{self.paper}/{self.name}"
 
 
 class Exclusion(Config):
-    """Combinations of a grid that are not cells, with the reason (`Grid.exclude`).
+    """Invalid combinations of a grid, with a reason that is shown when someone requests one (`Grid.exclude`).
 
-    A label that an axis gets later belongs to no exclusion: whoever adds one adds it here too, where its combinations
-    make no sense.
+    An exclusion lists labels, so a label that is added to an axis later is in no exclusion. Add it here too if some of
+    its combinations are invalid.
     """
 
     when: dict[str, list[str]]
-    """Axis to labels; a combination is excluded if all axes match."""
+    """Axis to labels. A combination is excluded if its label is listed on every axis named here."""
     reason: str = Field(min_length=10)
-    """Reason, which is the message to anyone who asks for such a cell."""
+    """Reason, shown when someone requests such a cell."""
 
 
 class Grid(Config):
     """Product of axes. A label becomes part of the cell's name, and its fields part of the cell's definition.
 
-    With a `base` the grid's cells have all that it has and they do not state: its definition, and the hyperparameters
-    and the protocol of its paper. A part of another `kind` starts anew, and a field that `trainer` states is not
-    multiplied by the base's factor.
+    With a `base`, cells take over every field that they do not set from that cell, and the hyperparameters and the
+    protocol from its paper. A part with another `kind` takes over none of its fields. A field that `trainer` sets is
+    not multiplied by the base's factor.
     """
 
     name: str
     """Name by which presets and targets select the grid."""
     base: CellId | None = None
-    """Cell, as `paper/cell`, that the cells of the grid start from; one of a paper, which has no base itself."""
+    """Cell, as `paper/cell`, that the cells of the grid start from. It must not have a base itself."""
     cell: dict[str, Any] = {}
     """Fields of all cells of the grid (`Cell`, except `paper`, `name` and `base`)."""
     axes: dict[str, dict[Label, dict[str, Any]]]
     """Axis to label to the fields that the label sets. An empty label adds nothing to the name."""
     exclude: list[Exclusion] = []
-    """Combinations that are left out."""
+    """Invalid combinations."""
     beyond_paper: bool = False
-    """Mark experiments that the paper does not have; `snakemake extras` runs them, `reproduction` does not."""
+    """True for experiments that the paper lacks; `snakemake extras` runs them, `reproduction` does not."""
 
     @model_validator(mode="after")
-    def _names_nothing(self) -> "Grid":
+    def _no_derived_fields(self) -> "Grid":
         for fragment in (self.cell, *(fragment for axis in self.axes.values() for fragment in axis.values())):
             for key in ("paper", "name", "base"):
                 if key in fragment:
                     raise ValueError(
-                        f"{key} ({fragment[key]}) follows from the folder, the labels or the grid and is not set"
+                        f"{key} ({fragment[key]}) follows from the folder, the labels or the grid and cannot be set"
                     )
         return self
 
 
 class CellFile(Config):
-    """`experiments/<paper>/cells.yaml`, or a file of one's own (`redraft list --cells FILE`, docs/quickstart.md)."""
+    """`experiments/<paper>/cells.yaml`, or a custom file of cells (`redraft list --cells FILE`, docs/quickstart.md)."""
 
     title: str
     """Title of the paper."""
     method: str = ""
-    """Name of its method, by which a report calls the paper; the folder's name if empty."""
+    """Name of its method, which the report uses for the paper; the folder's name if empty."""
     source: str
     """Publication of the paper."""
     own_page: bool = False
-    """The report has a page with all of it: claims, tables and figures."""
+    """True if the report has a separate page of the paper with its claims, tables and figures."""
     laboratory: str = ""
-    """Cell without reuse whose rollouts the bias laboratory observes, beside the other cells' acceptance (`snakemake
-    laboratory`); none if empty."""
+    """Cell without reuse whose rollouts the bias laboratory observes (`snakemake laboratory`); none if empty. It also
+    shows the acceptance of the other cells."""
     grids: list[Grid]
     """Grids of all cells of the paper."""
     tables: list[Table] = []
-    """Tables, where no `tables.yaml` stands beside the file. A file whose grids have a `base` and that has neither gets
-    one table, of each cell beside its base. Rows name other papers' cells as `paper/cell`, if they are bases."""
+    """Tables, if there is no `tables.yaml` next to the file. If there is neither and the grids have a `base`, there is
+    one table that compares each cell with its base. Rows name cells of other papers as `paper/cell` if they are
+    bases."""
     figures: list[Figure] = []
-    """Figures, where no `figures.yaml` stands beside the file."""
+    """Figures, if there is no `figures.yaml` next to the file."""
 
     @property
     def bases(self) -> list[str]:
-        """Cells that grids start from, each once."""
+        """Distinct cells that grids start from."""
         return list(dict.fromkeys(grid.base for grid in self.grids if grid.base))

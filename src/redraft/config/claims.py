@@ -1,4 +1,4 @@
-"""Claims of a paper: each is a quotation, a test on runs, and the numbers that the sentence prints."""
+"""Configuration of claims: each has a quotation, a test on runs, and the numbers in the sentence."""
 
 from typing import Annotated, Literal
 
@@ -7,50 +7,50 @@ from pydantic import Field, model_validator
 from redraft.config.base import CellName, Config, Quantity, distinct
 
 Pair = tuple[CellName, CellName]
-"""A cell and what it is compared with."""
+"""A cell and its baseline."""
 
 Relative = Literal["ratio", "difference"]
 """cell/baseline or cell-baseline, by seed."""
 
 
 class Compare(Config):
-    """The paired difference (or ratio) between two cells lies beyond a threshold."""
+    """The paired difference (or ratio) between two cells is beyond a threshold."""
 
     kind: Literal["compare"] = "compare"
     quantity: Quantity
     """Quantity that is compared."""
     over: Quantity | None = None
-    """The baseline's quantity, if it is another one; so two quantities of one cell are compared."""
+    """The baseline's quantity, if it differs; with it two quantities of one cell can be compared."""
     cell: CellName
     """The cell the claim is about."""
     baseline: CellName
-    """Cell that it is compared with."""
+    """Cell to compare with."""
     relative: Relative = "difference"
     """cell/baseline or cell-baseline, by seed."""
     expected: Literal["above", "below", "within"]
-    """Which side of the threshold the paper asserts; `within` means at most so far from the neutral value."""
+    """Side of the threshold that the paper asserts; `within` is at most `threshold` from the neutral value (0 or 1)."""
     threshold: float
     """In the quantity's unit, or a ratio."""
 
 
 class Pairs(Config):
-    """Several comparisons at once: their mean lies beyond a threshold, or each of them does, or so many of them."""
+    """Several comparisons: their mean is beyond a threshold, or each of them is, or at least n of them are."""
 
     kind: Literal["pairs"] = "pairs"
     quantity: Quantity
     """Quantity that is compared."""
     over: Quantity | None = None
-    """The baselines' quantity, if it is another one."""
+    """The baselines' quantity, if it differs."""
     pairs: list[Pair] = Field(min_length=2)
     """Each a cell and its baseline."""
     relative: Relative = "difference"
     """cell/baseline or cell-baseline, by seed."""
     statistic: Literal["mean", "each"] = "each"
-    """The mean over the pairs, taken in each seed, or every pair by itself."""
+    """The mean over the pairs in each seed, or each pair separately."""
     at_least: int | None = Field(default=None, ge=1)
-    """Number of pairs that must hold, if not each."""
+    """Number of pairs that must pass, if not all."""
     expected: Literal["above", "below", "within"]
-    """Which side of the threshold the paper asserts; `within` means at most so far from the neutral value."""
+    """Side of the threshold that the paper asserts; `within` is at most `threshold` from the neutral value (0 or 1)."""
     threshold: float
     """In the quantity's unit, or a ratio."""
 
@@ -82,13 +82,13 @@ class Bound(Config):
     cell: CellName
     """The cell."""
     expected: Literal["above", "below"]
-    """Which side."""
+    """Side of the threshold."""
     threshold: float
     """In the quantity's unit."""
 
 
 class Range(Config):
-    """A quantity of each of some cells lies between two values."""
+    """A quantity is between two values in each of several cells."""
 
     kind: Literal["range"] = "range"
     quantity: Quantity
@@ -116,7 +116,7 @@ class Peak(Config):
     cell: CellName
     """The cell that should be highest."""
     others: list[CellName] = Field(min_length=1)
-    """The cells it should exceed, each by itself."""
+    """Cells it should exceed, each tested separately."""
 
 
 class Extreme(Config):
@@ -126,15 +126,15 @@ class Extreme(Config):
     quantity: Quantity
     """Quantity that is compared within each pair."""
     over: Quantity | None = None
-    """The baselines' quantity, if it is another one."""
+    """The baselines' quantity, if it differs."""
     pair: Pair
     """The pair that should be the extreme."""
     others: list[Pair] = Field(min_length=1)
-    """The pairs it should be beyond, each by itself."""
+    """Pairs it should exceed or stay below, each tested separately."""
     relative: Relative = "ratio"
     """cell/baseline or cell-baseline, by seed."""
     expected: Literal["highest", "lowest"]
-    """Which extreme."""
+    """Kind of extreme."""
 
 
 class Correlation(Config):
@@ -152,21 +152,21 @@ class Correlation(Config):
     other_relative: Relative | None = None
     """The same for the other quantity, if it differs."""
     expected: Literal["above", "below"] = "above"
-    """Which side of the threshold."""
+    """Side of the threshold."""
     threshold: float = Field(ge=-1, le=1)
     """Threshold of Spearman's coefficient, which is computed in each seed."""
 
 
 class Trend(Config):
-    """Within each run of some cells, quantities that stand for successive parts of it rise or fall."""
+    """Within each run of several cells, quantities of successive parts of the run rise or fall."""
 
     kind: Literal["trend"] = "trend"
     quantities: list[Quantity] = Field(min_length=2)
     """In the order of training."""
     cells: list[CellName] = Field(min_length=1)
-    """The cells, each of which must show it."""
+    """Cells that must all pass."""
     expected: list[Literal["rises", "falls"]]
-    """From each quantity to the next."""
+    """Direction from each quantity to the next."""
 
     @model_validator(mode="after")
     def _complete(self) -> "Trend":
@@ -180,11 +180,11 @@ class Fluctuation(Config):
 
     kind: Literal["fluctuation"] = "fluctuation"
     quantity: Quantity
-    """An accuracy, which is measured of every policy that was kept."""
+    """An accuracy, which is measured for every saved policy."""
     cell: CellName
     """The cell that should be less stable."""
     baseline: CellName
-    """Cell that it is compared with."""
+    """Cell to compare with."""
 
 
 Test = Annotated[
@@ -194,29 +194,29 @@ Test = Annotated[
 
 
 class Printed(Config):
-    """A number as the paper's sentence prints it. It is compared with the paper's own tables, never with a run."""
+    """A number as printed in the quotation. It is compared with the paper's own tables, never with a run."""
 
     number: str = Field(pattern=r"^-?\d+(\.\d+)?(–\d+(\.\d+)?)?$")
-    """The digits, or a range `1.66–2.46`; the last digit says how finely it is rounded."""
+    """The digits, or a range `1.66–2.46`; the number of decimals is the precision of rounding."""
     scale: float = 1.0
     """Factor from the printed unit to the test's."""
     tolerance: float | None = Field(default=None, ge=0)
     """In the printed unit; half a unit of the last digit if empty."""
     quantity: Quantity | None = None
-    """Quantity of the number; if empty, each value that the claim's test compares."""
+    """Quantity of the number; if empty, all values that the claim's test compares."""
     cell: CellName | None = None
     """Cell of the number."""
     baseline: CellName | None = None
-    """Cell that the number is relative to, if it is."""
+    """Cell that the number is relative to, for relative numbers."""
     relative: Literal["ratio", "speedup", "difference"] = "ratio"
     """Relation to the baseline."""
     ends: bool = False
-    """The ends of a range must be the lowest and the highest value, not only lie around them."""
+    """The ends of a range must equal the lowest and the highest value; otherwise they only must enclose all values."""
 
     @model_validator(mode="after")
     def _whole(self) -> "Printed":
         if (self.quantity is None) != (self.cell is None) or (self.baseline and not self.cell):
-            raise ValueError("a printed number names both a quantity and a cell, or neither")
+            raise ValueError("a printed number needs both a quantity and a cell, or neither")
         return self
 
     @property
@@ -242,12 +242,12 @@ class Claim(Config):
     printed: list[Printed] = []
     """The numbers in the quotation."""
     scale: Literal["any", "paper"] = "any"
-    """Scale at which the test can decide: `paper` if it is about an absolute value, or about something that another
-    model or task changes by itself; at any other scale the evidence is shown and the verdict is inconclusive."""
+    """Scale at which the test can decide. `paper` is for absolute values, and for effects that change with the model or
+    the task; at any other scale the evidence is shown and the verdict is inconclusive."""
     note: str = ""
-    """Omissions of the test, or the reason for its threshold."""
+    """Limits of the test, or the reason for its threshold."""
     weak: str = ""
-    """Reason why its verdict says little, if it does: it holds by construction, or tells no method from another."""
+    """Reason why the verdict has little value, if so: true by construction, or true of all methods."""
 
 
 class ClaimFile(Config):

@@ -1,4 +1,4 @@
-"""Training data and benchmarks."""
+"""Configuration of training data and benchmarks."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +15,7 @@ class ProblemFile(Config):
     path: str
     """Path, absolute or relative to the repository's root."""
     size: int = Field(ge=1)
-    """Number of problems that the file must hold."""
+    """Number of problems that the file must have."""
 
 
 class HubProblems(Config):
@@ -31,27 +31,28 @@ class HubProblems(Config):
     revision: str | None = None
     """Commit of the hub repository; the latest if empty."""
     split: str = ""
-    """Split that the files belong to; documentation only."""
+    """Split of the files; documentation only."""
     files: list[InnerPath] = Field(min_length=1)
     """Files in the repository, read in this order. A name with `*` must match exactly one file."""
     local: InnerPath | None = None
-    """File with the same columns that is read instead if the folder of local copies has it."""
+    """File with the same columns that is read instead if it is in the folder of local copies."""
     sha256: dict[str, str] = {}
     """Required SHA-256 hashes by file name; other files are not checked."""
     size: int = Field(ge=1)
     """Number of problems that are used, from the first one after `skip`."""
     of: int | None = Field(default=None, ge=1)
-    """Number of problems that the files must hold; `skip` + `size` if empty."""
+    """Number of problems that the files must have; `skip` + `size` if empty."""
     skip: int = Field(default=0, ge=0)
-    """Number of problems that are left out at the front."""
+    """Number of problems that are skipped at the front."""
     incomplete: dict[int, str] = {}
-    """Sizes of known incomplete copies, each with a note on what it lacks; such a copy is used whole."""
+    """Sizes of known incomplete copies, each with a note on the missing problems. All problems of such a copy are
+    used."""
     problem: str = "problem"
     """Column of the problem text."""
     choices: str | None = None
-    """Column with a list of options. They are lettered A, B, C and so on, and the answer is a letter."""
+    """Column with a list of options. They get the letters A, B, C and so on, and the answer is a letter."""
     template: str = "{problem}"
-    """Prompt template: `{problem}` stands for the text, `{choices}` for the options, one a line."""
+    """Prompt template. `{problem}` is replaced by the text, `{choices}` by the options, one per line."""
     answer: str | list[str] = "answer"
     """Column of the answer; several columns become one JSON object."""
     answer_from: Literal["text", "box", "####"] = "text"
@@ -63,12 +64,12 @@ class HubProblems(Config):
             raise ValueError(f"skip and size ({self.skip} + {self.size}) must not exceed of ({self.of})")
         needed = ["{problem}"] if self.choices is None else ["{problem}", "{choices}"]
         if missing := [name for name in needed if name not in self.template]:
-            raise ValueError(f"template must hold {missing[0]}")
+            raise ValueError(f"template must contain {missing[0]}")
         return self
 
     @property
     def rows(self) -> int:
-        """Number of problems that the files must hold."""
+        """Number of problems that the files must have."""
         return self.of or self.skip + self.size
 
 
@@ -78,7 +79,7 @@ Data = Annotated[
 
 
 def known_sizes(data: Data) -> set[int]:
-    """Permitted numbers of problems of a set: its size and the sizes of known incomplete copies."""
+    """Permitted sizes of a data set: its full size and those of known incomplete copies."""
     return {data.size, *(data.incomplete if isinstance(data, HubProblems) else ())}
 
 
@@ -111,7 +112,7 @@ class Sampling(Config):
     """Use of the tokenizer's chat template; `auto` applies it if there is one."""
 
     samples: int = Field(default=1, ge=1)
-    """Samples a problem; accuracy is the correct share of size × samples (avg@samples)."""
+    """Samples per problem; accuracy is the correct share of size × samples (avg@samples)."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature; 0 selects the most probable token."""
     top_p: float = Field(default=0.95, gt=0, le=1)
@@ -125,12 +126,12 @@ class Benchmark(ProblemSet, Sampling):
 
     @property
     def denominator(self) -> int:
-        """Number of responses that accuracy is a share of: problems × samples."""
+        """Number of responses in the denominator of accuracy: problems × samples."""
         return self.data.size * self.samples
 
     @property
     def metric(self) -> str:
-        """Name of what accuracy counts."""
+        """Unit that accuracy counts."""
         return "prompts with all instructions followed (strict)" if self.grading == "instructions" else "right answers"
 
 
@@ -138,9 +139,9 @@ class Protocol(Config):
     """Evaluation protocol of a paper: its benchmarks and their sampling."""
 
     description: str
-    """Origin of the protocol, and what the source leaves unknown."""
+    """Origin of the protocol, and the settings that its source does not state."""
     sampling: Sampling
-    """Sampling of all benchmarks, unless one says otherwise."""
+    """Sampling of all benchmarks; each may replace fields."""
     benchmarks: dict[WordyName, dict[str, Any]] = Field(min_length=1)
     """Benchmarks in the order of the paper's tables, each with its fields that differ from `sampling`."""
 
@@ -151,6 +152,6 @@ class BenchmarkFile(Config):
     sets: dict[WordyName, ProblemSet]
     """Problem sets by the names that tables, claims and commands use."""
     default: Name
-    """Protocol of models that are no run's."""
+    """Protocol for models that do not come from a run."""
     protocols: dict[Name, Protocol]
     """Protocols by name."""

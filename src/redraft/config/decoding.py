@@ -1,4 +1,5 @@
-"""Decoding: generation of tokens by the engine. Every decoding draws from the same distribution; some are faster."""
+"""Configuration of decoding, the generation of tokens by the engine. All decodings sample from the same
+distribution."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,7 +9,7 @@ from redraft.config.base import Config
 from redraft.config.capability import Capability
 
 BLOCK_STARTS = (0, *(2**power for power in range(4, 16)))
-"""First positions of the parts of a response by which blocks of speculation are counted; the last part has no end."""
+"""First positions of the ranges of a response in which blocks of speculation are counted; the last range is open."""
 
 
 class Plain(Config):
@@ -16,7 +17,7 @@ class Plain(Config):
 
     kind: Literal["plain"] = "plain"
     needs: ClassVar[frozenset[Capability]] = frozenset()
-    """Capabilities of an engine that it needs."""
+    """Required capabilities of the engine."""
 
 
 class SelfSpeculation(Config):
@@ -27,33 +28,33 @@ class SelfSpeculation(Config):
 
     kind: Literal["self_speculation"]
     when: Literal["always", "threshold", "roofline"] = "roofline"
-    """Passes that speculate: all; those with few enough active responses; or those for which a calibrated roofline
-    predicts a speedup (equation 3)."""
+    """Forward passes that speculate: all; those with at most `most_active` active responses; or those for which a
+    calibrated roofline predicts a speedup (equation 3)."""
     most_active: int | None = Field(default=None, ge=1)
     """Active responses up to which `when: threshold` speculates."""
     margin: float = Field(default=0.05, ge=0)
-    """Part by which the predicted speedup must exceed 1 (δ)."""
+    """Margin by which the predicted speedup must exceed 1 (δ)."""
     ramp: int = Field(default=32, ge=0)
-    """Active responses that must have been exceeded once in a rollout before it speculates, unless it always does."""
+    """Active responses that a rollout must have exceeded once before it speculates; ignored for `when: always`."""
     draft_lengths: list[int] = Field(default=[5, 7, 9, 11], min_length=1)
-    """Numbers of tokens that are proposed at once, rising. A run begins with the first; with one it is fixed."""
+    """Draft lengths in tokens, rising. A run starts with the first; a single one is constant."""
     raise_at: float = Field(default=0.94, ge=0, le=1)
-    """Share of accepted proposals from which the next number is taken (α_up)."""
+    """Acceptance rate from which the next draft length is used (α_up)."""
     lower_at: float = Field(default=0.85, ge=0, le=1)
-    """Share of accepted proposals up to which the number before is taken (α_down)."""
+    """Acceptance rate up to which the previous draft length is used (α_down)."""
     patience: int = Field(default=2, ge=1)
-    """Consecutive rollouts that must ask for it."""
+    """Consecutive rollouts with such a rate before the draft length changes."""
     bits: Literal[4, 8] = 4
     """Bits of a quantised weight."""
     group: int = Field(default=128, ge=1)
     """Weights that share a scale."""
     needs: ClassVar[frozenset[Capability]] = frozenset({Capability.SELF_SPECULATION})
-    """Capabilities of an engine that it needs."""
+    """Required capabilities of the engine."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "SelfSpeculation":
         if (self.when == "threshold") != (self.most_active is not None):
-            raise ValueError(f"most_active ({self.most_active}) belongs to when: threshold, which needs it")
+            raise ValueError(f"most_active ({self.most_active}) is required for when: threshold and invalid otherwise")
         if self.draft_lengths != sorted({*self.draft_lengths}) or self.draft_lengths[0] < 1:
             raise ValueError(f"draft_lengths ({self.draft_lengths}) must rise from 1 or more")
         if self.lower_at >= self.raise_at:

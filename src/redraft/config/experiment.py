@@ -1,4 +1,4 @@
-"""Runs: a cell at a preset's scale with one seed."""
+"""Configuration of runs: a cell at a preset's scale with one seed."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from redraft.config.model import Model
 from redraft.config.preset import parted
 from redraft.config.reuse import Reuse
 from redraft.config.schedule import Schedule
-from redraft.config.trainer import Engine, InProcessEngine, Reward, Trainer
+from redraft.config.trainer import Engine, InProcessEngine, Reward, TrainerConfig
 from redraft.errors import UserError
 from redraft.layout import Layout
 
@@ -30,7 +30,7 @@ FIRST_DEFAULTS = {
     "max_response_tokens": 4096,
     "evaluate_every": 10,
 }
-"""Values of the trainer's fields that fingerprints leave out. They were defaults when the first runs were made."""
+"""Values of trainer fields that fingerprints omit, since they were defaults when the first runs were trained."""
 
 
 class Run(Config):
@@ -47,7 +47,7 @@ class Run(Config):
     model_role: str
     """Model of the paper, with the block of the seed if that is not the first."""
     data_role: str
-    """Training data of the paper, with the block likewise."""
+    """Training data of the paper, also with the block."""
     model: Model
     """Initial policy."""
     data: Data
@@ -60,14 +60,14 @@ class Run(Config):
     """Selection of prompts and groups."""
     decoding: Decoding = Plain()
     """Generation of tokens by the engine."""
-    trainer: Trainer
-    """Batch, length and duration of training, as the paper, the preset and the cell have them."""
+    trainer: TrainerConfig
+    """Batch, length and duration of training, from the paper, the preset and the cell."""
     engine: Engine
     """Execution; not part of the identity."""
 
     @property
     def reward(self) -> Reward | Literal["instructions"]:
-        """Rule that rewards a response (`redraft.tasks.rewards`): the trainer's, unless the data need another."""
+        """Reward rule (`redraft.tasks.rewards`): the trainer's, unless the data need another one."""
         return "instructions" if isinstance(self.data, InstructionPrompts) else self.trainer.reward
 
     @property
@@ -77,31 +77,32 @@ class Run(Config):
 
     @property
     def most_evaluations(self) -> int:
-        """Number of policies that are evaluated, at most: every step may have an update batch."""
+        """Upper bound of the number of evaluated policies, since every step may have an update batch."""
         return math.ceil(self.steps / self.trainer.evaluate_every)
 
     def evaluates(self, done: int, training_steps: int, updated: bool) -> bool:
-        """True if a policy is evaluated: by the evaluation clock (`Trainer.evaluates`), or as the last one."""
+        """True if a policy is evaluated: by the evaluation clock (`TrainerConfig.evaluates`), or because it is the last
+        one."""
         return done == self.steps or self.trainer.evaluates(done, training_steps, updated)
 
     def evaluated_steps(self, records: Iterable[Mapping[str, Any]]) -> list[int]:
-        """Steps done by the policies that are evaluated, of those whose steps have these records."""
+        """Numbers of finished steps of the evaluated policies, from the records of the steps."""
         done = ((record["step"] + 1, record["training_step"], record["updated"]) for record in records)
         return [step for step, training_steps, updated in done if self.evaluates(step, training_steps, updated)]
 
     @property
     def unsupported(self) -> str:
-        """Reason why the preset's engine cannot train this run exactly; empty if it can."""
+        """Reason why the engine cannot train this run exactly; empty if it can."""
         lacking = sorted((self.reuse.needs | self.decoding.needs) - self.engine.capabilities)
         if lacking:
-            return f"engine.kind {self.engine.kind} cannot do {' or '.join(lacking)}"
+            return f"engine.kind {self.engine.kind} does not support {' or '.join(lacking)}"
         return ""
 
     def check_supported(self) -> None:
-        """Refuse a run that the preset's engine cannot train exactly.
+        """Check that the engine can train this run exactly.
 
         Raises:
-            UserError: with the part that needs another engine.
+            UserError: with the part of the run that needs another engine.
         """
         for key, part, kinds in (("reuse", self.reuse, Reuse), ("decoding", self.decoding, Decoding)):
             if part.needs - self.engine.capabilities:
@@ -110,15 +111,15 @@ class Run(Config):
                     key=key,
                     value=part.kind,
                     allowed=_kinds(kinds, self.engine),
-                    hint="take another, or engine.kind: torch",
+                    hint="use another one, or engine.kind: torch",
                 )
 
     @property
     def calibration(self) -> Path | None:
-        """File of the roofline that controls its decoding; None if none does.
+        """File of the roofline that controls decoding; None if the decoding needs none.
 
-        It is the file that the preset names for the model, or else the one that the workflow measures. Seeds of all
-        blocks share it: their models differ in their weights alone.
+        It is the preset's file for the model, else the file that the workflow measures. Seeds of all blocks share it,
+        since their models differ only in their weights.
         """
         if not isinstance(self.decoding, SelfSpeculation) or self.decoding.when != "roofline":
             return None
@@ -130,8 +131,8 @@ class Run(Config):
     def identity(self) -> dict[str, Any]:
         """Fields that define the experiment, without defaults, so that a new field with a default changes nothing.
 
-        `reuse` is called `method`, its first name, and the trainer leaves out `FIRST_DEFAULTS`. Otherwise finished
-        runs would be run again.
+        Two exceptions keep the fingerprints of finished runs: `reuse` has its first name `method`, and the trainer
+        omits `FIRST_DEFAULTS`.
         """
         trainer = self.trainer.model_dump(mode="json", exclude_defaults=True)
         schedule = {} if self.schedule == self.algorithm.usual_schedule else {"schedule": defining(self.schedule)}
@@ -146,6 +147,6 @@ class Run(Config):
 
 
 def _kinds(parts: Any, engine: Engine) -> list[str]:
-    """Kinds of a union of parts, with their defaults, that an engine can do exactly."""
+    """Kinds of a union that the engine supports exactly with their default fields."""
     found = [model.model_construct() for model in get_args(get_args(parts)[0])]
     return [part.kind for part in found if part.needs <= engine.capabilities]

@@ -1,4 +1,4 @@
-"""Problems that are made here: the tiny arithmetic task, and two tasks in words for pretrained models."""
+"""Configuration of generated problems: the tiny arithmetic task, and two tasks in words for pretrained models."""
 
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from redraft.config.base import Config, distinct
 
 BETWEEN_BLOCKS = 1000
-"""Distance of the seeds of what is drawn for one block of seeds and for the next (`Preset.blocks`)."""
+"""Distance between the seeds of data and models in successive blocks of seeds (`Preset.blocks`)."""
 
 
 Grading = Literal["math", "choice", "instructions"]
@@ -15,7 +15,7 @@ Grading = Literal["math", "choice", "instructions"]
 
 
 class Generated(Config):
-    """Problems that are made here, drawn from a seed; those of the two splits differ in their content."""
+    """Problems that are sampled from a seed. Those of the two splits differ in their content."""
 
     grading: ClassVar[Grading] = "math"
     kind: str
@@ -24,15 +24,15 @@ class Generated(Config):
     split: Literal["train", "held-out"] = "train"
     """Split; the two have no problem in common."""
     seed: int = Field(default=0, ge=0)
-    """Seed of the draw."""
+    """Seed of the problems."""
 
     def of_block(self, block: int) -> Self:
-        """Problems of the same kind, drawn for a block of seeds (`Preset.blocks`)."""
+        """Problems of the same kind for a block of seeds (`Preset.blocks`)."""
         return self.model_copy(update={"seed": self.seed + block * BETWEEN_BLOCKS})
 
 
 class ArithmeticProblems(Generated):
-    """Problems of the tiny arithmetic task, drawn from a seed (`redraft.tasks.arithmetic`)."""
+    """Problems of the tiny arithmetic task (`redraft.tasks.arithmetic`)."""
 
     kind: Literal["arithmetic"] = "arithmetic"
     min_terms: int = Field(default=4, ge=2)
@@ -56,18 +56,18 @@ Question = Literal["sum", "total", "difference", "sum_and_difference", "how_many
 class WordProblems(Generated):
     """Sums and comparisons in words with the answer in a box (`redraft.tasks.word_problems`).
 
-    No kind of question is asked about the same numbers in both splits.
+    The two splits share no combination of a kind of question and its numbers.
     """
 
     kind: Literal["word_problems"] = "word_problems"
     questions: Annotated[list[Question], distinct("question")] = Field(default=list(get_args(Question)), min_length=1)
-    """Kinds of questions, each as probable as the others."""
+    """Kinds of questions, all equally probable."""
     largest: int = Field(default=10, ge=6, le=1000)
     """Largest number in a problem; the smallest is 2."""
     examples: int = Field(default=4, ge=0, le=8)
-    """Number of solved problems in front of each, which ask the same question about other numbers."""
+    """Number of solved problems before each problem, with the same kind of question about other numbers."""
     options: bool = True
-    """The right answer and a wrong one stand behind each question."""
+    """True if the right answer and a wrong one follow each question."""
 
 
 InstructionName = Literal[
@@ -101,9 +101,9 @@ InstructionName = Literal[
 
 
 class InstructionPrompts(Generated):
-    """Requests with instructions of IFEval's kinds, in words of this project (`redraft.tasks.instruction_prompts`).
+    """Requests with instructions of IFEval's kinds, in this project's words (`redraft.tasks.instruction_prompts`).
 
-    A response is right if it follows all of them, as it is. No topic is in both splits.
+    A response is right if it follows all instructions (strict). No topic is in both splits.
     """
 
     grading: ClassVar[Grading] = "instructions"
@@ -111,6 +111,6 @@ class InstructionPrompts(Generated):
     instructions: Annotated[list[InstructionName], distinct("instruction")] = Field(
         default=list(get_args(InstructionName)), min_length=1
     )
-    """Kinds of instructions, each as probable as the others to be the first of a prompt."""
+    """Kinds of instructions, all equally probable as the first of a prompt."""
     max_instructions: int = Field(default=1, ge=1, le=3)
-    """Largest number of instructions in a prompt; those that exclude each other never stand together."""
+    """Largest number of instructions in a prompt. Instructions that exclude each other are never combined."""

@@ -12,8 +12,8 @@ from redraft.errors import UserError
 
 
 class Expanded(NamedTuple):
-    """Cells of a paper by name, in the order of the file; exclusions by the name that the cell would have; and names of
-    cells by grid."""
+    """Cells of a paper by name, in the order of the file; exclusions by the name of the cell; names of cells by
+    grid."""
 
     cells: dict[str, Cell]
     excluded: dict[str, Exclusion]
@@ -21,11 +21,11 @@ class Expanded(NamedTuple):
 
 
 def expand(paper: str, content: CellFile, file: Path, cell_of: Callable[[str], Cell]) -> Expanded:
-    """Expand all grids of a paper's parsed `cells.yaml`; `cell_of` finds the cell that a grid's `base` names.
+    """Expand all grids of a paper's parsed `cells.yaml`; `cell_of` returns the cell of a grid's `base`.
 
     Raises:
-        UserError: if a combination is no cell, an exclusion matches no axis or label, or two grids define one cell
-            differently.
+        UserError: if a combination is not a valid cell, an exclusion has an unknown axis or label, or two grids define
+            one cell differently.
     """
     found = Expanded({}, {}, {})
     for grid in content.grids:
@@ -57,8 +57,8 @@ def _cell(paper: str, name: str, grid: Grid, labels: tuple[str, ...], file: Path
         return parse(Cell, {"paper": paper, "name": name, **content}, file)
     except UserError as error:
         combined = ", ".join(f"{axis}: {label or '(empty)'}" for axis, label in zip(grid.axes, labels, strict=True))
-        raise error.told(
-            message=f"cell {name}: {error.message}; it is the combination of {combined} in grid {grid.name}, so add "
-            "that to its `exclude`, or mend its labels",
+        raise error.replace(
+            message=f"cell {name}: {error.message}; it is the combination of {combined} in grid {grid.name}; "
+            "add it to the grid's `exclude` or correct the labels",
             file=file,
         ) from None

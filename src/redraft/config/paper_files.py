@@ -1,4 +1,4 @@
-"""Where the files of papers lie, those of one's own among them."""
+"""Locations of the files of papers and of custom cells."""
 
 from pathlib import Path
 
@@ -8,16 +8,16 @@ from redraft.layout import code_root
 
 
 class PaperFiles:
-    """Files of the papers under one root, and of a file of one's own.
+    """Files of the papers under one root, and of a custom file of cells.
 
     Args:
         root: root of the repository, or a folder with an `experiments` folder of the same layout;
             `redraft.layout.code_root` if None.
-        cells: file of cells of one's own (`redraft.config.own`), which is taken as a paper; if there is no root, the
-            one that the environment names.
+        cells: custom file of cells (`redraft.config.own`), which is treated as a paper; if None and without a root, the
+            file of the environment variable.
 
     Raises:
-        UserError: if there are no experiments, or a paper is called as that file.
+        UserError: if there are no experiments, or if a paper has the name of that file.
     """
 
     def __init__(self, root: Path | str | None = None, cells: Path | None = None) -> None:
@@ -30,7 +30,7 @@ class PaperFiles:
         there = self.folder / self._named_paper / own.CELLS
         if self.named and there.exists() and not there.samefile(self.named):
             raise UserError(
-                "a paper is called so already; give the file another name",
+                "another paper has this name; give the file another name",
                 file=self.named,
                 key="paper",
                 value=self._named_paper,
@@ -44,11 +44,12 @@ class PaperFiles:
 
     @property
     def own_papers(self) -> list[str]:
-        """Those of one's own: they need no line in a preset, and run all their grids."""
+        """Papers of custom cells. They need no line in a preset, and all their grids are run."""
         return [paper for paper in self.papers if paper in (own.OWN, self._named_paper)]
 
     def folder_of(self, paper: str) -> Path:
-        """Folder of a paper's files; a single file of one's own has none, and no files beside it."""
+        """Folder of a paper's files. For a custom file with another name than `cells.yaml` this folder does not
+        exist."""
         if self.named and paper == self._named_paper and self.named.name == own.CELLS:
             return self.named.parent
         return self.folder / paper
@@ -58,5 +59,5 @@ class PaperFiles:
         return self.named if self.named and paper == self._named_paper else self.folder / paper / own.CELLS
 
     def path(self, paper: str, name: str) -> Path:
-        """File of a paper, by its name in the paper's folder."""
+        """Path of a paper's file from its name."""
         return self.cells_of(paper) if name == own.CELLS else self.folder_of(paper) / name

@@ -1,4 +1,4 @@
-"""Reading of YAML files into configuration models. Errors name file, key, value and what is allowed."""
+"""Reading of YAML files into configuration models. Errors name the file, the key, the value and the allowed values."""
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from redraft.errors import UserError
 
@@ -13,14 +14,14 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class _UniqueKeys(yaml.CSafeLoader):
-    """YAML loader that refuses a repeated key, of which YAML would silently take the last."""
+    """YAML loader that rejects a repeated key. PyYAML would silently use the last one."""
 
 
 def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict:
     keys = [loader.construct_object(key) for key, _ in node.value]
     for key in keys:
         if keys.count(key) > 1:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} occurs twice", node.start_mark)
     return {key: loader.construct_object(value, deep=True) for key, (_, value) in zip(keys, node.value, strict=True)}
 
 
@@ -28,31 +29,58 @@ _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _map
 
 
 def parse(model: type[M], content: Any, file: Path | str, context: dict[str, Any] | None = None) -> M:
-    """Validate parsed YAML as a model; `file` is named in messages, `context` goes to the model's validators.
+    """Validate parsed YAML as a model; messages name `file`, and the model's validators get `context`.
 
     Raises:
-        UserError: with the first offending key, its value and what is allowed.
+        UserError: with the first key that is wrong, as a path in the file, its value and what is allowed.
     """
     try:
         return model.model_validate(content, context=context)
     except ValidationError as error:
-        first = error.errors()[0]
-        tag = ("kind",) if first["type"].startswith("union_tag") else ()
-        key = ".".join(str(part) for part in (*first["loc"], *tag)) or "(the whole file)"
+        errors = error.errors()
+        first = errors[0]
+        key = _path_in_file(first, content)
+        # A value that fits no type of a union has an error for each type.
+        messages = [each["msg"].removeprefix("Value error, ") for each in errors if _path_in_file(each, content) == key]
+        others = [message.removeprefix("Input should be ") for message in messages[1:]]
         allowed = first.get("ctx", {}).get("expected_tags") or first.get("ctx", {}).get("expected")
         if first["type"] == "extra_forbidden":
-            allowed = _fields_at(model, first["loc"])
+            messages, others, allowed = messages[:1], [], _fields_at(model, first["loc"])
         value = first["input"] if not isinstance(first["input"], dict) else first["input"].get("kind", "(a mapping)")
-        message = first["msg"].removeprefix("Value error, ")
-        raise UserError(message, file=file, key=key, value=value, allowed=allowed) from None
+        message = " or ".join(dict.fromkeys([messages[0], *others]))
+        raise UserError(message, file=file, key=key or "(the whole file)", value=value, allowed=allowed) from None
 
 
-def _fields_at(model: type[BaseModel], location: tuple) -> str | None:
-    """Fields of the model that holds the unknown key, found by a walk of the schema along the error's location."""
+def _path_in_file(error: ErrorDetails, content: Any) -> str:
+    """Dotted path of an error's key in the parsed YAML; empty for the whole file.
+
+    Pydantic's location also has the tag of each discriminated union (`reuse.speculative.lenience`), the type of each
+    other union (`epochs.int`) and `[key]` for a wrong key of a mapping. None of these is in the file.
+    """
+    path: list[str] = []
+    node: Any = content
+    tagged = False
+    for part in error["loc"]:
+        is_mapping = isinstance(node, dict)
+        is_item = isinstance(node, list) and isinstance(part, int)
+        if is_mapping and node.get("kind") == part and not tagged:
+            tagged = True  # once for each mapping, since a key may have the tag's name
+        elif is_item or (is_mapping and part in node):
+            path.append(str(part))
+            node, tagged = node[part], False
+        elif is_mapping and error["type"] == "missing" and part == error["loc"][-1]:
+            path.append(str(part))
+    if error["type"].startswith("union_tag"):
+        path.append("kind")
+    return ".".join(path)
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
+    """Fields of the model that got an unknown key, by a walk of its JSON schema along the error's location."""
     schema = model.model_json_schema()
-    node: dict = schema
+    node: dict[str, Any] = schema
     for part in location[:-1]:
-        node = resolved(schema, node)
+        node = _without_null(schema, node)
         if isinstance(part, int):
             node = node.get("items", {})
         elif part in node.get("properties", {}):
@@ -61,8 +89,13 @@ def _fields_at(model: type[BaseModel], location: tuple) -> str | None:
             node = {"$ref": node["discriminator"]["mapping"][part]}
         else:
             node = mapping_values(node)
-    fields = resolved(schema, node).get("properties", {}) if isinstance(node, dict) else {}
-    return ", ".join(sorted(fields)) or None
+    return ", ".join(sorted(_without_null(schema, node).get("properties", {}))) or None
+
+
+def _without_null(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """A node of a JSON schema, resolved; of an optional value the node of the value."""
+    options = [option for option in node.get("anyOf", []) if option.get("type") != "null"]
+    return resolved(schema, options[0] if len(options) == 1 else node)
 
 
 def mapping_values(schema: dict) -> dict:
@@ -72,7 +105,7 @@ def mapping_values(schema: dict) -> dict:
 
 
 def resolved(schema: dict, node: dict) -> dict:
-    """A node of a JSON schema, or what it refers to."""
+    """A node of a JSON schema, or the definition that it refers to."""
     return schema["$defs"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
 
 

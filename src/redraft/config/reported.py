@@ -1,7 +1,7 @@
-"""Vocabulary of a paper's transcribed tables: what their columns mean, and how its rows are found from cells.
+"""Configuration of a paper's transcribed tables: the meaning of their columns, and the rows that belong to a cell.
 
-What a paper prints is in `reported/table<NN>.csv`, one value a line: key columns, columns that say how far a run was,
-`column`, `value`. This file says the rest, so that nothing in `analysis/` knows a paper by name.
+The transcribed values are in `reported/table<NN>.csv`, one per line: key columns, columns with the progress of the run,
+`column`, `value`. With `reported.yaml`, nothing in `analysis/` needs to know a paper by name.
 """
 
 from collections.abc import Iterable
@@ -10,21 +10,22 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from redraft.config.base import BEYOND, Config, Quantity, refuse_twice
+from redraft.config.base import BEYOND, Config, Quantity, check_distinct
 from redraft.config.cell import Cell
 from redraft.config.read import resolved
 
 Match = dict[str, str]
-"""Key columns to the values that select rows."""
+"""Key columns and values that select rows."""
 
 
 class KeyColumn(Config):
-    """A column of the reported tables that tells rows apart."""
+    """A column of the reported tables that identifies rows."""
 
     of: str
-    """Field of a cell that has the value, or a key in it such as `reuse.kind`; empty if a cell lacks it."""
+    """Field of a cell with the value, or a key in it such as `reuse.kind`. A cell without the key has an empty
+    value."""
     names: dict[str, str] = {}
-    """A cell's value to the transcription's. If any is given, nothing is reported of cells with other values."""
+    """A cell's value to that of the table. If not empty, the tables have no rows for cells with other values."""
 
     @field_validator("of")
     @classmethod
@@ -49,23 +50,23 @@ _schema_of_cells = cache(Cell.model_json_schema)
 
 
 def _variants(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any]]:
-    """The models that a schema's node may be, each resolved."""
+    """The alternatives of a node of a JSON schema, each resolved."""
     node = resolved(schema, node)
     options = [*node.get("anyOf", []), *node.get("oneOf", [])]
     return [variant for option in options for variant in _variants(schema, option)] or [node]
 
 
 class ClockColumn(Config):
-    """Clock of a run: a column of the tables, and its value at the end of a whole run."""
+    """Clock of a run: a column of the tables, and its value at the end of a complete run."""
 
     column: str
     """One of `positions`."""
     total: int = Field(ge=1)
-    """Value at the end of a whole run."""
+    """Value at the end of a complete run."""
     training_steps: str = ""
-    """One of `positions`: the column of the update batches, where it is another one; as many as `total` at most."""
+    """One of `positions`: the column of update batches, if it differs; its values are at most `total`."""
     when: dict[str, list[str]] = {}
-    """Key columns to the values for which this clock counts; all rows if empty."""
+    """Key columns to the values of the rows with this clock; all rows if empty."""
 
 
 class ReportedQuantity(Config):
@@ -74,50 +75,51 @@ class ReportedQuantity(Config):
     columns: list[str] = Field(min_length=1)
     """Columns that a row must have."""
     optional: list[str] = []
-    """Columns that are added where a row has them, as a stage that did not run has no cell."""
+    """Columns that are added if a row has them; a stage that did not run has no value."""
     mean: bool = False
-    """The quantity is the mean of the columns instead."""
+    """Use the mean of the columns instead of the sum."""
     scale: float = 1.0
-    """Factor from the columns' unit to the quantity's."""
+    """Factor from the unit of the columns to that of the quantity."""
 
 
 class ReportedSpeedup(Config):
-    """A printed speedup, which stands for one over the quantity where a table prints no seconds."""
+    """A printed speedup. Its inverse is used for the quantity if a table prints no seconds."""
 
     column: str
     """Column of the speedup over the baseline."""
     quantity: Quantity
-    """Quantity of seconds that it is the speedup of."""
+    """Wall time, in seconds, that the speedup refers to."""
 
 
 class ReportedTimes(Config):
-    """The table of seconds by stage, from which every kind of speedup is computed (docs/metrics.md)."""
+    """The table with the wall time per stage, in seconds, from which all kinds of speedup are computed
+    (docs/metrics.md)."""
 
     table: int = Field(ge=1, le=BEYOND)
-    """Its number."""
+    """Number of the table."""
     setting: list[str] = Field(min_length=1)
-    """Key columns that a method and its baseline share."""
+    """Key columns that are equal for a method and its baseline."""
     baseline: Match = Field(min_length=1)
     """Key columns that select the baselines."""
 
 
 class CostRules(Config):
-    """Rules by which `redraft cost` estimates the hours and the storage of cells that the paper prints nothing of."""
+    """Rules by which `redraft cost` estimates hours and storage of cells for which the paper prints neither."""
 
     hardware: str
     """Hardware of the reported hours."""
     reference: Match = Field(min_length=1)
-    """Key columns that select the rows whose overheads, and whose step, other cells with reuse take."""
+    """Key columns that select the rows whose overheads and step times are used for other cells with reuse."""
     reference_name: str
     """Name of these rows in the source of an estimate."""
     without_verification: list[Match] = []
-    """Rows that pay no verification."""
+    """Rows without time for verification."""
     speedups: list[int] = []
-    """Reported tables whose printed speedup serves where seconds are not printed."""
+    """Reported tables whose printed speedup is used if no seconds are printed."""
     lengths: list[int] = []
-    """Reported tables whose tokens of baselines give the mean length of a response."""
+    """Reported tables whose tokens of baselines give the mean response length."""
     stand_ins: dict[str, dict[str, str]] = {}
-    """Key column to a value that the paper lacks to the value whose rows stand for it."""
+    """Key column to a value that the paper lacks to the value whose rows are used for it."""
     parameters: dict[str, float] = {}
     """Model on the hub to its number of parameters."""
 
@@ -126,57 +128,57 @@ class Reported(Config):
     """`experiments/<paper>/reported.yaml`."""
 
     key: dict[str, KeyColumn] = Field(min_length=1)
-    """Columns that tell rows apart, in the order of the files."""
+    """Columns that identify rows, in the order of the files."""
     positions: list[str] = []
-    """Columns behind them that say how far a run was, the first one in the order of training."""
+    """Columns after the key columns with the progress of the run; the first one is in the order of training."""
     base: Match = {}
     """Key columns that select the row of a model before training."""
     clocks: list[ClockColumn] = []
-    """Which position says what share of a run is done; the first that fits a row counts."""
+    """Clocks that give the finished share of a run; the first one that fits a row is used."""
     quantities: dict[Quantity, ReportedQuantity] = {}
-    """Quantity of runs to the columns that give it, for claims; `accuracy:<column>` needs none."""
+    """Quantity of runs to the columns that give it, for claims; `accuracy:<column>` needs no entry."""
     speedup: ReportedSpeedup | None = None
     """Printed speedups, if there are any."""
     times: ReportedTimes | None = None
-    """The table of seconds by stage, if there is one."""
+    """The table with the wall time per stage, if there is one."""
     cost: CostRules | None = None
-    """Rules of `redraft cost`; without them only finished runs have hours."""
+    """Rules of `redraft cost`; without them it has hours of finished runs only."""
 
     @property
     def row(self) -> list[str]:
-        """The columns that name a row."""
+        """Columns that identify a row."""
         return [*self.key, *self.positions]
 
     @property
     def header(self) -> list[str]:
-        """The header of every file."""
+        """Header of each file."""
         return [*self.row, "column", "value"]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        refuse_twice("column", self.header)
+        check_distinct("column", self.header)
         for clock in self.clocks:
-            _refuse_unknown("clocks.column", [clock.column], self.positions)
-            _refuse_unknown("clocks.training_steps", [clock.training_steps or clock.column], self.positions)
-            _refuse_unknown("clocks.when", clock.when, self.key)
-        _refuse_unknown("base", self.base, self.key)
+            _check_declared("clocks.column", [clock.column], self.positions)
+            _check_declared("clocks.training_steps", [clock.training_steps or clock.column], self.positions)
+            _check_declared("clocks.when", clock.when, self.key)
+        _check_declared("base", self.base, self.key)
         if self.times:
-            _refuse_unknown("times.setting", self.times.setting, self.key)
-            _refuse_unknown("times.baseline", self.times.baseline, self.key)
+            _check_declared("times.setting", self.times.setting, self.key)
+            _check_declared("times.baseline", self.times.baseline, self.key)
         if self.speedup:
-            _refuse_unknown("speedup.quantity", [self.speedup.quantity], self.quantities)
+            _check_declared("speedup.quantity", [self.speedup.quantity], self.quantities)
         if cost := self.cost:
             if not self.times or not self.speedup:
                 raise ValueError("cost needs times and speedup")
             matches: list[Iterable[str]] = [cost.reference, *cost.without_verification, cost.stand_ins]
-            _refuse_unknown("cost", [name for match in matches for name in match], self.key)
+            _check_declared("cost", [name for match in matches for name in match], self.key)
             for field in ("model", "data"):
                 if field not in [column.of for column in self.key.values()]:
                     raise ValueError(f"cost needs a key column of {field}")
         return self
 
 
-def _refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _check_declared(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Raise a ValueError for a name that is not declared."""
     for name in names:
         if name not in known:

@@ -1,6 +1,6 @@
-"""What the jobs of a preset ask of Slurm, by stage; a site file's settings go before (docs/slurm.md).
+"""Configuration of Slurm requests: resources of a preset's jobs by stage. A site file overrides them (docs/slurm.md).
 
-A number without a measurement in docs/slurm.md is a bound worked out from parameters, not a measurement.
+Numbers without a measurement in docs/slurm.md are bounds that follow from parameter counts.
 """
 
 import math
@@ -24,25 +24,25 @@ GpuModel = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[mhd]$")]
 """Minutes, hours or days: `90m`, `12h`, `3d`."""
 Option = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_.,:/@+-]+)?$")]
-"""Option of sbatch. Commands hold it unquoted, so it has no character that a shell interprets."""
+"""Option of sbatch. It is unquoted in commands, so characters that a shell interprets are invalid."""
 
-SMALL = 1e8
-"""Parameters below which a processor trains and samples in minutes."""
-LARGEST = 14e9
-"""Parameters of a checkpoint whose name tells none: SPEC-RL's largest."""
+MAX_SMALL_PARAMETERS = 1e8
+"""Parameters below which a CPU trains and samples in minutes."""
+DEFAULT_PARAMETERS = 14e9
+"""Parameters of a checkpoint whose name has no number: those of SPEC-RL's largest."""
 GIB = 2**30
 VOCABULARY = 152_000
-"""Tokens of the papers' models; a pass on a processor holds so many logits for each of its tokens."""
+"""Vocabulary of the papers' models, the number of logits per token of a pass on a CPU."""
 PROCESS_GIB = 20
-"""Host memory of a process with CUDA, its libraries and buffers."""
+"""Host memory of a process with CUDA, its libraries and buffers, GiB."""
 MULTIPLE_GIB = 16
-"""Requests for GPU nodes are multiples of it."""
+"""Memory requests for GPU nodes are multiples of this, GiB."""
 GPU_CPUS = 8
-"""Processors for each GPU: verl's workers ask Ray for 3, and its agents, storage and driver for some more."""
+"""CPU cores per GPU: verl's workers request 3 from Ray, and its agents, storage and driver a few more."""
 
 
 class Request(Config):
-    """Slurm settings of one job. Empty ones are the site's, then those that follow from the preset."""
+    """Slurm settings of one job. Empty ones come from the site, then from the preset."""
 
     partition: SlurmName | None = None
     """Partition, or several with commas; the cluster's default if empty."""
@@ -65,39 +65,43 @@ class Request(Config):
 
 
 def gpus_of(stage: Stage, engine: Engine) -> int:
-    """GPUs of a stage's job on each node: the preset's for a run, one to sample, none to grade."""
+    """GPUs per node of a stage's job: the preset's for training, at most one for evaluation, none for grading."""
     return {"train": engine.gpus, "evaluate": min(engine.gpus, 1), "grade": 0}[stage]
 
 
 def request_of(stage: Stage, preset: Preset) -> Request:
-    """Processors and memory of a node, and the time limit of an attempt, that a job of a stage needs.
+    """CPU cores and memory per node, and time limit per attempt, of a stage's job.
 
-    They follow from the preset's largest model (the job's: `Preset.of_models`), its engine, GPUs, nodes and threads,
-    and from its backend of evaluation.
+    They follow from the preset's largest model (`Preset.of_models` restricts it to the job's models), its engine, GPUs,
+    nodes and threads, and the backend of evaluation.
     """
     size = max(map(parameters, preset.models.values()))
     if stage == "train":
         return _training(preset, size)
     if stage == "evaluate":
         return _evaluation(preset, size)
-    # One process, which may take 4 GiB (docs/grading.md), beside the one that reads the generations. The answers of a
+    # A grading process, limited to 4 GiB (docs/grading.md), and the process that reads the generations. Answers of a
     # small model are short sums.
-    return Request(cpus=1, memory_gb=3, runtime="1h") if size < SMALL else Request(cpus=1, memory_gb=16, runtime="6h")
+    return (
+        Request(cpus=1, memory_gb=3, runtime="1h")
+        if size < MAX_SMALL_PARAMETERS
+        else Request(cpus=1, memory_gb=16, runtime="6h")
+    )
 
 
 def _training(preset: Preset, size: float) -> Request:
     engine = preset.engine
-    # By `redraft cost` the papers' longest run takes 63 hours on the papers' GPUs; half as much again.
-    runtime = "1h" if size < SMALL else "4d"
+    # `redraft cost` estimates 63 hours for the papers' longest run on the papers' GPUs; this is 1.5 times as long.
+    runtime = "1h" if size < MAX_SMALL_PARAMETERS else "4d"
     if not engine.gpus:
         under_verl = engine.kind == "verl"
-        # Over several nodes Ray counts the processors that Slurm gave, and its actors ask for more than they use.
+        # On several nodes Ray counts the cores that Slurm granted, and its actors request more than they use.
         cpus = GPU_CPUS if engine.nodes > 1 else engine.threads
         state = size * 32 + _logits(preset, size)
         return Request(cpus=cpus, memory_gb=_on_cpu(state, 12 if under_verl else 2), runtime=runtime)
     replicas = engine.gpus // engine.tensor_parallel if isinstance(engine, VerlEngine) else 0
-    # A parameter's bytes: weight, gradient and Adam's two moments in float32 of actor and of PPO's critic where they
-    # are offloaded; both weights once more, whole, while they are loaded or saved; vLLM's in bfloat16.
+    # Bytes per parameter: if offloaded, weight, gradient and Adam's two moments in float32, for the actor and for PPO's
+    # critic; the weights of both in full while they are loaded or saved; vLLM's weights in bfloat16.
     offloaded = 32 / engine.nodes if isinstance(engine, VerlEngine) and engine.offload else 0
     gathered, sampled = 8, 2 * replicas
     memory = _on_gpus(size * (offloaded + gathered + sampled), processes=engine.gpus)
@@ -105,19 +109,19 @@ def _training(preset: Preset, size: float) -> Request:
 
 
 def _evaluation(preset: Preset, size: float) -> Request:
-    runtime = "1h" if size < SMALL else "1d"
+    runtime = "1h" if size < MAX_SMALL_PARAMETERS else "1d"
     if not preset.engine.gpus:
         processes = 6 if preset.evaluation.backend == "vllm" else 2
         memory = _on_cpu(size * 4 + _logits(preset, size), processes)
         return Request(cpus=preset.evaluation_threads, memory_gb=memory, runtime=runtime)
-    # One GPU. Weights in bfloat16 pass through the page cache; vLLM's engine and its worker are two processes. What was
-    # sampled is kept when time runs out (docs/evaluation.md).
+    # One GPU. Weights in bfloat16 pass through the page cache; vLLM's engine and its worker are two processes. After
+    # the time limit a new attempt continues from the saved samples (docs/evaluation.md).
     return Request(cpus=GPU_CPUS, memory_gb=_on_gpus(size * 4, processes=2), runtime=runtime)
 
 
 def _logits(preset: Preset, size: float) -> float:
-    """Bytes of a pass's logits in float32; those of a small model are few."""
-    return 4 * VOCABULARY * preset.engine.max_batched_tokens if size >= SMALL else 0
+    """Size of a pass's logits in float32, bytes; negligible for a small model."""
+    return 4 * VOCABULARY * preset.engine.max_batched_tokens if size >= MAX_SMALL_PARAMETERS else 0
 
 
 def _on_cpu(size: float, processes: int) -> float:
@@ -130,10 +134,10 @@ def _on_gpus(size: float, processes: int) -> float:
 
 
 def parameters(model: Model) -> float:
-    """Number of parameters: a tiny model's without embeddings, any other's by its name (`Qwen3-1.7B-Base`)."""
+    """Number of parameters: of a tiny model without embeddings, else from the model's name (`Qwen3-1.7B-Base`)."""
     if isinstance(model, TinyModel):
         attention = 4 * model.hidden_size * model.heads * model.head_dim
         return model.layers * (attention + 3 * model.hidden_size * model.intermediate_size)
     name = model.name if isinstance(model, GgufModel) else model.path.rsplit("/", 1)[-1]
     named = re.search(r"(?<![0-9.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])", name)
-    return float(named[1]) * (1e9 if named[2] in "bB" else 1e6) if named else LARGEST
+    return float(named[1]) * (1e9 if named[2] in "bB" else 1e6) if named else DEFAULT_PARAMETERS

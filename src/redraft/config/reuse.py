@@ -1,4 +1,4 @@
-"""Reuse: parts of earlier rollouts that a group takes over, as any registered method (`redraft.methods`)."""
+"""Configuration of reuse: any registered method of `redraft.methods`."""
 
 from typing import TYPE_CHECKING, Annotated, Union
 

@@ -1,4 +1,4 @@
-"""Schedules: selection of prompts and of groups for updates, as any registered schedule (`redraft.methods`)."""
+"""Configuration of schedules: any registered schedule of `redraft.methods`."""
 
 from typing import TYPE_CHECKING, Annotated, Union
 

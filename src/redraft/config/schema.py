@@ -1,4 +1,4 @@
-"""JSON schemas and the reference page, generated from the configuration models. A test fails if the page drifts."""
+"""JSON schemas and the reference page (docs/configuration.md), generated from the configuration models."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from redraft.files import write_atomically
 
 FILES: dict[str, tuple[type[BaseModel], str]] = {
     "cells": (CellFile, "experiments/<paper>/cells.yaml"),
-    "cell": (Cell, "what a grid's `cell` and labels state, and `redraft run --set` changes"),
+    "cell": (Cell, "the `cell` and the labels of a grid; `redraft run --set` changes these fields"),
     "hyperparameters": (HyperparameterFile, "experiments/<paper>/hyperparameters.yaml"),
     "tables": (TableFile, "experiments/<paper>/tables.yaml"),
     "figures": (FigureFile, "experiments/<paper>/figures.yaml"),
@@ -28,12 +28,12 @@ FILES: dict[str, tuple[type[BaseModel], str]] = {
     "reported": (Reported, "experiments/<paper>/reported.yaml"),
     "benchmarks": (BenchmarkFile, "experiments/benchmarks.yaml"),
     "preset": (Preset, "experiments/presets/<name>.yaml"),
-    "run": (Run, "a cell with a preset and a seed, as `redraft show` prints it"),
+    "run": (Run, "output of `redraft show`: a cell at a preset with a seed"),
 }
 
 
 def write_schemas(folder: Path) -> list[Path]:
-    """Write a JSON schema for each kind of file; returns the files."""
+    """Write a JSON schema for each kind of file and return the files."""
     schemas = {folder / f"{name}.json": model.model_json_schema() for name, (model, _) in FILES.items()}
     for file, schema in schemas.items():
         write_atomically(file, json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
@@ -41,10 +41,10 @@ def write_schemas(folder: Path) -> list[Path]:
 
 
 def write_reference(file: Path, check: bool) -> list[Path]:
-    """Write the reference page; with `check`, only say whether it differs.
+    """Write the reference page; with `check` nothing is written.
 
     Returns:
-        The file, if it differs.
+        The file, if it was out of date.
     """
     text = _reference()
     if file.exists() and file.read_text() == text:
@@ -55,7 +55,7 @@ def write_reference(file: Path, check: bool) -> list[Path]:
 
 
 def _reference() -> str:
-    """Reference page: a section for each model, a line for each field."""
+    """Reference page: one section per model, one line per field."""
     definitions: dict[str, dict[str, Any]] = {}
     for model, _ in FILES.values():
         schema = model.model_json_schema()

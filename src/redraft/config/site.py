@@ -1,4 +1,4 @@
-"""Slurm site: partition, account and limits of jobs (profiles/slurm/site.yaml, docs/slurm.md)."""
+"""Configuration of a Slurm site: partition, account and limits of jobs (profiles/slurm/site.yaml, docs/slurm.md)."""
 
 import os
 from pathlib import Path
@@ -12,72 +12,73 @@ from redraft.errors import UserError
 VARIABLE = "REDRAFT_SLURM_SITE"
 """Environment variable with the path of another site file."""
 FILE = Path("profiles/slurm/site.yaml")
-"""Site file if the variable is not set; without it a job asks for what follows from its preset."""
+"""Site file if the variable is not set. If it is missing, requests follow from the preset only."""
 
-MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
+MINUTES_PER_UNIT = {"m": 1, "h": 60, "d": 24 * 60}
 
 
 class Site(Request):
-    """Site file: settings of all jobs, and of the jobs of single stages."""
+    """Site file: settings of all jobs and of the jobs of single stages."""
 
     stages: dict[Stage, Request] = {}
-    """Settings of the jobs of one stage; they override those of all jobs."""
+    """Stage to settings that override those of all jobs."""
 
     def request(self, stage: Stage, preset: Preset) -> Request:
-        """Settings of a stage: the site's for the stage, then the site's for all jobs, then what the preset needs."""
-        whole: dict[str, Any] = {}
+        """Settings of a stage, by precedence: the site's for the stage, the site's for all jobs, those of the
+        preset."""
+        merged: dict[str, Any] = {}
         for part in (request_of(stage, preset), self, self.stages.get(stage, Request())):
             settings = {name: getattr(part, name) for name in Request.model_fields}
-            whole |= {name: value for name, value in settings.items() if value is not None}
-        return Request(**whole)
+            merged |= {name: value for name, value in settings.items() if value is not None}
+        return Request(**merged)
 
     def resources(self, stage: Stage, preset: Preset) -> dict[str, int | str]:
-        """Resources of a Snakemake rule, by the names of its Slurm plugin.
+        """Resources of a Snakemake rule, by the names of Snakemake's Slurm plugin.
 
-        Nodes are the preset's for a run, else one. With more than one node, the job's own command starts processes on
-        the others.
+        Training has the preset's number of nodes, other stages one. With several nodes, the job's own command starts
+        processes on the others.
         """
         engine = preset.engine
         gpus, nodes = gpus_of(stage, engine), engine.nodes if stage == "train" else 1
-        asked = self.request(stage, preset)
+        request = self.request(stage, preset)
         named = {
-            "slurm_partition": asked.partition,
-            "slurm_account": asked.account,
-            "qos": asked.qos,
-            "constraint": asked.constraint,
-            "slurm_extra": " ".join(asked.options or []) or None,
+            "slurm_partition": request.partition,
+            "slurm_account": request.account,
+            "qos": request.qos,
+            "constraint": request.constraint,
+            "slurm_extra": " ".join(request.options or []) or None,
         }
         resources: dict[str, int | str] = {name: value for name, value in named.items() if value}
         resources |= {
             "nodes": nodes,
-            "runtime": minutes(asked.runtime or "1h"),
-            "mem_mb": round(1024 * (asked.memory_gb or 1)),
-            "cpus_per_task": asked.cpus or 1,
+            "runtime": minutes(request.runtime or "1h"),
+            "mem_mb": round(1024 * (request.memory_gb or 1)),
+            "cpus_per_task": request.cpus or 1,
         }
         if gpus:
-            # A node's, whereas the plugin's `gpu` counts those of all nodes.
-            resources["gres"] = ":".join(filter(None, ("gpu", asked.gpu_model, str(gpus))))
+            # GPUs per node; the plugin's `gpu` is the total of all nodes.
+            resources["gres"] = ":".join(filter(None, ("gpu", request.gpu_model, str(gpus))))
         if nodes > 1:
-            # Without the third the plugin would take the number of tasks for one a GPU.
+            # Without `tasks_per_gpu` the plugin would pass the number of tasks as tasks per GPU.
             resources |= {"mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0}
         return resources
 
 
 def minutes(duration: str) -> int:
-    """Length of a `Duration` in minutes."""
-    return int(duration[:-1]) * MINUTES[duration[-1]]
+    """A `Duration` in minutes."""
+    return int(duration[:-1]) * MINUTES_PER_UNIT[duration[-1]]
 
 
 def site_file() -> Path:
-    """Site file that holds: the one that the variable names, else the usual one."""
+    """Site file of the environment variable, else the default one."""
     return Path(os.environ.get(VARIABLE) or FILE)
 
 
 def load_site() -> Site:
-    """Read the site file: the one that the variable names, else the usual one, else none.
+    """Read the site file; an empty site if the default file is missing.
 
     Raises:
-        UserError: if the named file is missing, or the file has an unknown key or a wrong value.
+        UserError: if the file of the variable is missing, or a file has an unknown key or a wrong value.
     """
     file = site_file()
     if not file.exists():

@@ -1,8 +1,7 @@
-"""Tables of a paper, by kind: rows are cells, evaluated policies, stages of a step, targets reached, published curves,
-or parts of a decoding pass.
+"""Configuration of tables, by kind: parts of a table, tables of runs, tables without runs, and the file of them.
 
-A kind says what its columns measure; all kinds give the same cells (reproduced, reported, interval, verdict), so that
-one renderer serves them.
+The kind determines rows and columns. All kinds have the same entries (reproduced, reported, interval, verdict), so one
+renderer is enough.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,14 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from redraft.config.base import BEYOND, CellName, Config, InnerPath, Name, Numbered, Quantity, distinct, refuse_twice
+from redraft.config.base import BEYOND, CellName, Config, InnerPath, Name, Numbered, Quantity, check_distinct, distinct
 
 Clock = Literal["hours", "steps"]
-"""Hours of training, evaluation and checkpoints left out, or steps done."""
-
+"""Hours of training without evaluation and checkpoints, or finished steps."""
 
 EACH = "accuracy:*"
-"""Quantity of a column that stands for one absolute column a benchmark."""
+"""Quantity of a column that is expanded to one absolute column per benchmark."""
 
 
 class Column(Config):
@@ -26,32 +24,32 @@ class Column(Config):
     name: str
     """Header in the CSV file."""
     title: str
-    """Header for people."""
+    """Header on pages."""
     quantity: Quantity
-    """Quantity that is measured in each run."""
+    """Quantity, measured in each run."""
     relative: Literal["ratio", "speedup", "difference"] | None = None
-    """Relation to the table's baseline: x/baseline, baseline/x, x-baseline; absolute if empty."""
+    """Relation to the baseline: x/baseline, baseline/x or x-baseline; absolute if empty."""
     reported: list[str] = []
-    """Columns of the reported table whose mean is the paper's value."""
+    """Columns of the reported table; their mean is the paper's value."""
     printed_relative: bool = False
-    """The paper prints these columns relative to its baseline already, as it does speedups."""
+    """True if the paper prints these columns relative to its baseline, such as speedups."""
     without_first_epoch: bool = False
-    """The paper's ratio is taken without the first epoch, in which nothing can be reused (docs/metrics.md)."""
+    """Exclude the first epoch, in which nothing can be reused, from the ratio (docs/metrics.md)."""
     judged_by: str = ""
-    """Name of the column whose verdict this one has, if not its own."""
+    """Name of the column whose verdict this one shows; its own if empty."""
     judged_because: str = ""
-    """Why it is judged by another column, as the end of a sentence."""
+    """Reason for that, as the end of a sentence."""
     decimals: int = Field(default=2, ge=0)
-    """Decimals shown to people."""
+    """Decimals on pages."""
     scale: float = 1.0
-    """Factor from the quantity's unit to the column's."""
+    """Factor from the unit of the quantity to that of the column."""
     in_brackets: bool = False
-    """The value stands in brackets behind the column before this one."""
+    """Show the value in brackets after the previous column."""
     in_groups: dict[str, Quantity] = {}
-    """Group of rows to the quantity there, where it is another one."""
+    """Group of rows to its quantity, if it differs from `quantity`."""
 
     def of_group(self, group: str) -> "Column":
-        """The column as it is measured in a group of rows."""
+        """The column with the quantity of a group of rows."""
         return self.model_copy(update={"quantity": self.in_groups[group]}) if group in self.in_groups else self
 
 
@@ -59,70 +57,69 @@ class Row(Config):
     """One row of a table."""
 
     label: str
-    """The paper's name of the row."""
+    """Name of the row in the paper."""
     cell: CellName
     """Name of the cell."""
     group: str = ""
-    """Heading above this row and those after it that name none."""
+    """Heading above this row. It also applies to the next rows until another heading."""
     baseline: CellName | None = None
-    """Cell that this row's relative columns refer to, if not the table's."""
+    """Baseline of this row's relative columns; the table's if empty."""
     at: Literal["start", "end"] = "end"
-    """The cell's initial policy, or its final one."""
+    """Initial or final policy of the cell."""
     reported: dict[str, str] = {}
-    """Key columns that select the paper's row where they differ from the cell's own."""
+    """Key columns of the paper's row that differ from those of the cell."""
 
 
 class AnyTable(Numbered):
-    """Fields of every kind of table. A table with a number above 100 is not in the paper."""
+    """Fields of all tables. Numbers above 100 are for tables that the paper lacks."""
 
     word: ClassVar[str] = "Table"
     title: str
     """Title of the table."""
     mean_row: bool = False
-    """A last row shows each column's mean over the rows that are not compared with themselves."""
+    """Add a last row with each column's mean over the rows that are not baselines."""
     note: str = ""
-    """Note for readers who compare the values."""
+    """Note for readers."""
     transcription: int | None = Field(default=None, ge=1, le=BEYOND)
-    """Number of the reported table that stands beside this one, if not its own."""
+    """Number of the reported table to compare with; the same number if empty."""
 
     @property
     def reported_number(self) -> int | None:
-        """Number of the reported table that stands beside this one; None without one."""
+        """Number of the reported table to compare with; None if there is none."""
         return self.transcription or (None if self.beyond_paper else self.number)
 
 
 class TableOfCells(AnyTable):
-    """Fields of the kinds whose rows are cells."""
+    """Fields of tables whose rows are cells."""
 
     baseline: CellName
-    """Cell that relative columns refer to."""
+    """Baseline of relative columns."""
     columns: list[Column] = []
-    """Columns in order; a kind that makes columns of its own puts them behind these."""
+    """Columns in order. Some kinds add further columns after them."""
     rows: list[Row] = Field(min_length=1)
     """Rows in order."""
 
     @property
     def cells(self) -> list[str]:
-        """The cells that the table is made of."""
+        """Cells whose runs the table needs."""
         return [*(row.cell for row in self.rows), self.baseline]
 
     @model_validator(mode="after")
     def _consistent(self) -> "TableOfCells":
-        refuse_twice("column", [column.name for column in self.columns])
-        refuse_twice(
+        check_distinct("column", [column.name for column in self.columns])
+        check_distinct(
             "column of all benchmarks", [column.quantity for column in self.columns if column.quantity == EACH]
         )
-        refuse_twice("row", [(row.group, row.label) for row in self.rows])
+        check_distinct("row", [(row.group, row.label) for row in self.rows])
         names = [column.name for column in self.columns]
         for column in self.columns:
             if column.judged_by and column.judged_by not in names:
                 raise ValueError(f"judged_by ({column.judged_by}) must be a column ({', '.join(names)})")
             if bool(column.judged_by) != bool(column.judged_because):
-                raise ValueError(f"judged_because ({column.name}) belongs to judged_by")
+                raise ValueError(f"judged_by and judged_because ({column.name}) must be given together")
             if column.quantity == EACH and column.relative:
                 raise ValueError(
-                    f"{EACH} ({column.name}) stands for a column a benchmark and is absolute; "
-                    "accuracy:all is their mean"
+                    f"{EACH} ({column.name}) is one absolute column per benchmark; use accuracy:all, their mean"
                 )
             if column.without_first_epoch and column.relative != "ratio":
                 raise ValueError(f"without_first_epoch ({column.name}) needs relative: ratio")
@@ -134,7 +131,7 @@ class TableOfCells(AnyTable):
 
 
 class CellTable(TableOfCells):
-    """A row is a cell's last policy and all of its run."""
+    """A row is a cell's final policy and its complete run."""
 
     kind: Literal["cells"] = "cells"
     columns: list[Column] = Field(min_length=1)
@@ -142,7 +139,7 @@ class CellTable(TableOfCells):
 
 
 class StepTable(TableOfCells):
-    """A row `at: end` stands for one row a policy that was evaluated during training, with its run up to there."""
+    """A row `at: end` is expanded to one row per policy evaluated during training, with its run up to that step."""
 
     kind: Literal["steps"] = "steps"
     columns: list[Column] = Field(min_length=1)
@@ -150,13 +147,13 @@ class StepTable(TableOfCells):
 
 
 class StageTable(TableOfCells):
-    """Mean seconds a step by stage: a column a stage behind `columns`, then one a way to count the speedup."""
+    """Mean wall time per step by stage, in seconds: after `columns` one column per stage and per kind of speedup."""
 
     kind: Literal["stages"] = "stages"
     stages: dict[str, str] = Field(min_length=1)
-    """Stage of a step, as records name it, to the column's title without its unit."""
+    """Stage of a step, as in step records, to the column's title without unit."""
     decimals: int = Field(default=3, ge=0)
-    """Decimals of the stages' seconds."""
+    """Decimals of the wall times."""
     speedups: dict[str, str] = {}
     """Kind of speedup (docs/metrics.md) to the column's title."""
 
@@ -167,15 +164,15 @@ class Target(Config):
     name: str
     """Header in the CSV file."""
     title: str
-    """Header for people."""
+    """Header on pages."""
     at_least: float
-    """Reached when the quantity is not below this; accuracies are in percent."""
+    """Value to reach; accuracies in percent."""
     in_groups: dict[str, float] = {}
-    """Group of rows to the value there, where it is another one."""
+    """Group of rows to its value, if it differs from `at_least`."""
     reported: list[str] = []
-    """Column of the reported table that holds the hours or steps; `inf` there means never."""
+    """Column of the reported table with the hours or steps; `inf` means never."""
     decimals: int | None = Field(default=None, ge=0)
-    """Decimals of its hours or steps, if not the table's."""
+    """Decimals of hours or steps; the table's if empty."""
 
     def value(self, group: str) -> float:
         """The value to reach in a group of rows."""
@@ -186,21 +183,21 @@ class RunTarget(Target):
     """A target of a quantity of runs."""
 
     quantity: Quantity
-    """An accuracy, looked at in every evaluated policy, or a quantity of a step."""
+    """An accuracy of the evaluated policies, or a quantity of a step."""
 
 
 class TargetTable(TableOfCells):
-    """First hour, or step, at which each target is reached; in brackets the speedup over the baseline, † if never."""
+    """First hour or step at which each target is reached, † if never, and the speedup over the baseline in brackets."""
 
     kind: Literal["targets"] = "targets"
     clock: Clock = "hours"
     """Unit of the columns."""
     targets: list[RunTarget] = Field(min_length=1)
-    """A column a target, behind `columns`."""
+    """Targets, with one column each after `columns`."""
     at: dict[Name, list[RunTarget]] = {}
-    """Preset to the targets there, where its benchmarks, or what its runs can reach, are others."""
+    """Preset to its targets, if its benchmarks or the accuracies that its runs can reach differ."""
     average: bool = True
-    """A last column shows the arithmetic mean of the row's speedups."""
+    """Add a last column with the arithmetic mean of the row's speedups."""
     decimals: int = Field(default=1, ge=0)
     """Decimals of hours and speedups."""
 
@@ -212,50 +209,50 @@ class TargetTable(TableOfCells):
 
 
 class Budget(Config):
-    """Something that runs spend, by which they are made equal."""
+    """A cost of runs that is made equal for a comparison."""
 
     name: str
-    """Header in the CSV file, to which what is measured is added."""
+    """Start of the headers in the CSV file."""
     title: str
-    """Name for people, such as decoded tokens."""
+    """Name on pages, such as decoded tokens."""
     quantity: Quantity
-    """Quantity of a step, which adds up."""
+    """Quantity of a step that is summed over steps."""
     whom: str
-    """People to whom this budget matters, for the verdict."""
+    """Readers to whom this budget matters, for the text of the verdict."""
     scale: float = 1.0
-    """Factor from its unit to the table's."""
+    """Factor from its unit to that of the table."""
     unit: str = ""
-    """The table's unit of what a run spends, empty for a count."""
+    """Unit in the table; empty for a count."""
     decimals: int = Field(default=2, ge=0)
-    """Decimals of what a run spends."""
+    """Decimals of the amount that a run spends."""
 
 
 class BudgetTable(TableOfCells):
-    """Accuracy at equal budgets: of each budget what the row's cell spends in all, and what it buys.
+    """Accuracy at equal budgets, and the total amount that each cell spends.
 
-    A budget is the largest that every row's every run reaches. Between two evaluated policies the accuracy is
+    The equal budget is the smallest total of all runs of all rows. The accuracy between two evaluated policies is
     interpolated linearly.
     """
 
     kind: Literal["budgets"] = "budgets"
     budgets: list[Budget] = Field(min_length=1)
-    """Three columns each, behind `columns`: what is spent, the accuracy at the equal budget, and its difference from
-    the baseline's."""
+    """Budgets, with three columns each after `columns`: total amount, accuracy at the equal budget, and its difference
+    from the baseline."""
     accuracy: Quantity = "accuracy:all"
-    """Accuracy that is bought."""
+    """Accuracy to compare."""
 
     @model_validator(mode="after")
     def _distinct_budgets(self) -> "BudgetTable":
-        refuse_twice("budget", [budget.name for budget in self.budgets])
-        refuse_twice("row", [row.label for row in self.rows])
+        check_distinct("budget", [budget.name for budget in self.budgets])
+        check_distinct("row", [row.label for row in self.rows])
         if self.mean_row or any(row.at == "start" for row in self.rows):
-            raise ValueError("rows of budgets are whole runs of cells, without a mean and without initial policies")
+            raise ValueError("a table of budgets has neither a mean_row nor rows with at: start")
         return self
 
 
 def _check_targets(targets: Sequence[Target], groups: Iterable[str]) -> None:
-    """Raise a ValueError if a target stands twice, or has a value for a group that is none."""
-    refuse_twice("target", [target.name for target in targets])
+    """Raise a ValueError if a target occurs twice or has a value for an unknown group."""
+    check_distinct("target", [target.name for target in targets])
     known = sorted(set(groups) - {""})
     for target in targets:
         for group in target.in_groups:
@@ -264,16 +261,16 @@ def _check_targets(targets: Sequence[Target], groups: Iterable[str]) -> None:
 
 
 class Curve(Config):
-    """A row of published data: a training curve, one JSON object a validation and line."""
+    """A row of published data: a training curve, as JSON Lines with one object per validation."""
 
     label: str
-    """The paper's name of the row, which `baseline` refers to."""
+    """Name of the row in the paper; `baseline` refers to it."""
     file: InnerPath | None = None
-    """In the table's folder; empty where the authors published none, so that there is no data."""
+    """File in the table's folder; empty if the authors did not publish the curve."""
     group: str = ""
-    """Heading above this row and those after it that name none."""
+    """Heading above this row. It also applies to the next rows until another heading."""
     baseline: str | None = None
-    """Label of the row that speedups refer to; without one the row is a baseline."""
+    """Label of the row that speedups refer to; if empty the row is a baseline."""
     reported: dict[str, str] = {}
     """Key columns and their values that select the paper's row."""
 
@@ -282,14 +279,14 @@ class CurveTarget(Target):
     """A target of published curves."""
 
     fields: list[str] = Field(min_length=1)
-    """Keys of the JSON objects whose mean counts; a `*` in a key stands for any text, and one key must match."""
+    """Keys of the JSON objects; their mean is the value. A `*` in a key is any text, and exactly one key must match."""
 
 
 class TableWithoutRuns(AnyTable):
-    """Fields of the kinds that no run is needed for, at any scale."""
+    """Fields of tables that need no run."""
 
     decimals: int = Field(default=1, ge=0)
-    """Decimals of values, of which a verdict sees all that are printed."""
+    """Decimals of values. Verdicts use all printed decimals."""
 
     @property
     def cells(self) -> list[str]:
@@ -298,32 +295,32 @@ class TableWithoutRuns(AnyTable):
 
 
 class PublishedTable(TableWithoutRuns):
-    """The same as `targets`, from raw curves that the authors published: checks what the paper makes of its own runs.
+    """A table of targets from raw curves that the authors published. It checks the paper's evaluation of its own runs.
 
-    The files are third-party data and never part of the repository; without their folder every cell says so. A folder
-    that lacks one of the files, or holds one that is cut off, is an error before anything starts.
+    The files are third-party data and never part of the repository; without their folder each entry says so. A folder
+    in which a file is missing or truncated is an error before anything starts.
     """
 
     kind: Literal["published"] = "published"
     folder: InnerPath
-    """Folder of the curves, under the folder of published data (REDRAFT_PUBLISHED, else `published`)."""
+    """Folder of the curves in the folder of published data (REDRAFT_PUBLISHED, else `published`)."""
     time: str
     """Key of the time or step of a validation."""
     scale: float = 1.0
-    """Factor from its unit to the table's."""
+    """Factor from its unit to that of the table."""
     unit: str = "h"
-    """The table's unit of times."""
+    """Unit of times in the table."""
     targets: list[CurveTarget] = Field(min_length=1)
-    """A column a target."""
+    """Targets, with one column each."""
     average: bool = True
-    """A last column shows the arithmetic mean of the row's speedups."""
+    """Add a last column with the arithmetic mean of the row's speedups."""
     rows: list[Curve] = Field(min_length=1)
     """Rows in order."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "PublishedTable":
         _check_targets(self.targets, [row.group for row in self.rows])
-        refuse_twice("row", [(row.group, row.label) for row in self.rows])
+        check_distinct("row", [(row.group, row.label) for row in self.rows])
         labels = [row.label for row in self.rows]
         for row in self.rows:
             if row.baseline and row.baseline not in labels:
@@ -332,37 +329,38 @@ class PublishedTable(TableWithoutRuns):
 
 
 class DecodedModel(Config):
-    """A group of rows of a decomposition."""
+    """A model of a decomposition; its rows form a group."""
 
     label: str
-    """The paper's name of the model."""
+    """Name of the model in the paper."""
     configuration: dict[str, Any]
-    """Keys of its `config.json` that say how large its parts are."""
+    """Keys of its `config.json` with the sizes of its parts."""
     reported: dict[str, str] = {}
     """Key columns and their values that select the paper's rows."""
 
 
 class DecodingPass(Config):
-    """A row of a decomposition."""
+    """A decoding pass of a decomposition, with one row per model."""
 
     label: str
-    """The paper's name of the pass."""
+    """Name of the pass in the paper."""
     length: int = Field(ge=1)
-    """Positions before the token."""
+    """Number of positions before the decoded token."""
     batch: int = Field(ge=1)
-    """Sequences that decode."""
+    """Number of decoding sequences."""
     reported: str
-    """Name of the pass behind the @ of reported columns (`ffn@2k-8`)."""
+    """Name of the pass after the @ in reported columns (`ffn@2k-8`)."""
 
 
 class DecompositionTable(TableWithoutRuns):
-    """Shares of a decoding pass's parts in its time, in percent, by the roofline of each part: no clock is read."""
+    """Percentage of each part in the time of a decoding pass, computed from the rooflines of the parts, not
+    measured."""
 
     kind: Literal["decomposition"] = "decomposition"
     bandwidth: float = Field(gt=0)
-    """Bandwidth of the device's memory by its data sheet, bytes/s."""
+    """Memory bandwidth in the device's data sheet, bytes/s."""
     flops: float = Field(gt=0)
-    """Throughput of the device by its data sheet, operations/s."""
+    """Throughput in the device's data sheet, operations/s."""
     models: list[DecodedModel] = Field(min_length=1)
     """Groups of rows in order."""
     passes: list[DecodingPass] = Field(min_length=1)
@@ -370,8 +368,8 @@ class DecompositionTable(TableWithoutRuns):
 
     @model_validator(mode="after")
     def _consistent(self) -> "DecompositionTable":
-        refuse_twice("model", [model.label for model in self.models])
-        refuse_twice("pass", [each.label for each in self.passes])
+        check_distinct("model", [model.label for model in self.models])
+        check_distinct("pass", [each.label for each in self.passes])
         return self
 
 
@@ -380,26 +378,26 @@ Table = Annotated[RunTable | PublishedTable | DecompositionTable, Field(discrimi
 
 
 class Headline(Config):
-    """Number of a table that the report's first screen shows."""
+    """Value of a table on the report's first screen."""
 
     table: int
     """Number of the table."""
     cell: CellName
-    """Cell of its row; the first row of it that is compared with a baseline."""
+    """Cell of the row. Its first row with a baseline is used."""
     column: str
-    """Name of the column, which relates the cell to a baseline."""
+    """Name of a relative column."""
     form: Literal["percent fewer", "times", "points"]
-    """`percent fewer` says 0.31 as 69 % fewer; `times` is a ratio or speedup, `points` a difference."""
+    """`percent fewer` shows 0.31 as 69 % fewer; `times` is a ratio or speedup, `points` a difference."""
     words: str = Field(min_length=5)
-    """Sentence with `{}` in the place of the number with its interval."""
+    """Sentence with `{}` for the number with its interval."""
     short: str = Field(min_length=3, max_length=44)
-    """Name beside the point of the plot."""
+    """Label of the point in the plot."""
 
     @field_validator("words")
     @classmethod
-    def _one_place(cls, words: str) -> str:
+    def _one_number(cls, words: str) -> str:
         if words.count("{}") != 1:
-            raise ValueError("must have one {} in the place of the number")
+            raise ValueError("must have exactly one {}, which is replaced by the number")
         return words
 
 
@@ -409,7 +407,7 @@ class TableFile(Config):
     tables: Annotated[list[Table], distinct("table", "number")] = []
     """All regenerated tables."""
     headlines: list[Headline] = []
-    """What the report says first of this paper."""
+    """Values of this paper on the report's first screen."""
 
     @model_validator(mode="after")
     def _headlines_exist(self) -> "TableFile":

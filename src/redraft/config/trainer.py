@@ -1,4 +1,4 @@
-"""Trainer (part of a run's identity), and engine and evaluation backend (not part of it)."""
+"""Configuration of trainers, which are part of a run's identity, and of engines and evaluation, which are not."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,13 +13,13 @@ Reward = Literal["last_box", "boxed_or_numeric", "release"]
 """Rule that rewards a response (docs/grading.md)."""
 
 Clock = Literal["steps", "training_steps"]
-"""Clock of a run: its rollout batches, or its update batches."""
+"""Clock of a run: number of rollout batches, or number of update batches."""
 
 
-class Trainer(Config):
+class TrainerConfig(Config):
     """Settings of the training loop that change what is learned.
 
-    Every paper states the fields that have no default (`experiments/<paper>/hyperparameters.yaml`).
+    Each paper sets the fields without a default (`experiments/<paper>/hyperparameters.yaml`).
     """
 
     epochs: int | float = Field(gt=0)
@@ -33,12 +33,12 @@ class Trainer(Config):
     prompts_per_update: int = Field(ge=1)
     """Prompts in one optimiser update (the mini-batch); divides the update batch."""
     updates_per_batch: int | None = Field(default=None, ge=1)
-    """Optimiser updates from one update batch, to which its prompts are dealt as evenly as whole groups allow, so that
-    there are no more updates than prompts; takes the place of `prompts_per_update`."""
+    """Optimiser updates per update batch; replaces `prompts_per_update`. Groups are distributed as evenly as possible,
+    and there are at most as many updates as groups."""
     learning_rate: float = Field(gt=0)
-    """Learning rate of the actor, constant behind the warm-up."""
+    """Learning rate of the actor, constant after the warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Update batches over which the learning rate rises linearly; the first one of them has rate 0, as in verl."""
+    """Update batches over which the learning rate rises linearly from 0, as in verl."""
     weight_decay: float = Field(ge=0)
     """Weight decay of AdamW."""
     gradient_clip: float = Field(gt=0)
@@ -48,19 +48,18 @@ class Trainer(Config):
     max_response_tokens: int = Field(ge=1)
     """Maximum response length, tokens, with the end-of-sequence token."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Temperature of rollouts. Logits are divided by it wherever training needs a distribution: where tokens are
-    sampled and drafts are verified, and in the log-probabilities of policy and reference policy. Evaluation has its
-    own."""
+    """Temperature of rollouts. Training divides all logits by it: for sampling, for verification of drafts, and for the
+    log-probabilities of policy and reference policy. Evaluation has a separate temperature."""
     reward: Reward = "last_box"
-    """`last_box` reads the last box alone; `boxed_or_numeric`, as SPEC-RL's paper, without a box the last number;
-    `release`, as its release, all LaTeX of the response. Evaluation always grades the last box. Data of kind
-    `instructions` have a rule of their own (`Run.reward`)."""
+    """Graded part of a response: `last_box` the last box only; `boxed_or_numeric`, as in SPEC-RL's paper, the last
+    number if there is no box; `release`, as in its release, all LaTeX of the response. Evaluation always grades the
+    last box. Data of kind `instructions` have another rule (`Run.reward`)."""
     fresh_samples: int = Field(default=1, ge=0)
-    """New samples for each prompt of a step, logged as `fresh_reward` (docs/metrics.md) and not trained on."""
+    """Additional samples without reuse per prompt of a step, for `fresh_reward` (docs/metrics.md); not trained on."""
     evaluate_every: int = Field(ge=1)
-    """Ticks of the evaluation clock between policies that are kept and evaluated; the last policy always is."""
+    """Ticks of the evaluation clock between saved and evaluated policies; the last policy always is one of them."""
     evaluation_clock: Clock = "steps"
-    """`steps` count rollout batches, `training_steps` update batches, which are fewer where a schedule filters."""
+    """`steps` counts rollout batches, `training_steps` update batches, which are fewer if a schedule filters groups."""
 
     @field_validator("prompts_per_update")
     @classmethod
@@ -81,7 +80,7 @@ class Trainer(Config):
         return self.prompts_per_batch or self.prompts_per_step
 
     def groups_of_updates(self, groups: int) -> list[int]:
-        """Groups of each optimiser update from a batch of so many groups, in order, none of them 0."""
+        """Number of groups of each optimiser update of a batch with `groups` groups; all above 0."""
         if self.updates_per_batch is None:
             whole, rest = divmod(groups, self.prompts_per_update)
             return [self.prompts_per_update] * whole + [rest] * (rest > 0)
@@ -103,12 +102,12 @@ class Trainer(Config):
         return max(round(self.epochs * self.steps_per_epoch(problems)), 1)
 
     def evaluates(self, done: int, training_steps: int, updated: bool) -> bool:
-        """True if the clock says that a policy is evaluated.
+        """True if a policy is evaluated by the evaluation clock.
 
         Args:
-            done: steps behind the policy.
-            training_steps: update batches behind it.
-            updated: true if the last of these steps had an update batch.
+            done: number of finished steps.
+            training_steps: number of update batches in them.
+            updated: true if the last step had an update batch.
         """
         by_training_steps = self.evaluation_clock == "training_steps"
         ticks, ticked = (training_steps, updated) if by_training_steps else (done, True)
@@ -116,34 +115,34 @@ class Trainer(Config):
 
 
 class EngineSettings(Config):
-    """Execution of a run. These settings change results by no more than floating-point noise, with these exceptions.
+    """Execution of a run. These settings change results by floating-point noise only, with these exceptions.
 
-    `dtype` is part of a run's identity (docs/real-model.md). The transformers backend of evaluation draws by batches,
-    whose size is `max_rows`. Over several GPUs or nodes verl distributes sequences by length, so mini-batches are
-    composed differently. `draft_chunk` changes how many draft tokens are verified, and no response.
+    `dtype` is part of a run's identity (docs/real-model.md). The transformers backend of evaluation samples in batches
+    of `max_rows`. On several GPUs or nodes verl distributes sequences by length, so mini-batches differ. `draft_chunk`
+    changes the number of verified draft tokens, but no response.
     """
 
     gpus: int = Field(default=0, ge=0)
-    """GPUs of a training run on each of its nodes."""
+    """GPUs per node of a training run."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; `auto` selects a GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision that models compute in: `auto` is float32 in process, under verl on a processor, and in vLLM on a
-    processor; on GPUs verl and vLLM take bfloat16. With `bfloat16` the in-process trainer keeps its weights, their
-    gradients and AdamW's moments in float32."""
+    """Precision of the models' computation: `auto` is float32 in the in-process engine and on CPUs, and bfloat16 for
+    verl and vLLM on GPUs. With `bfloat16` the in-process trainer keeps weights, gradients and AdamW's moments in
+    float32."""
     threads: int = Field(default=1, ge=1)
-    """CPU threads; two processes of one thread are faster than one process of two."""
+    """CPU threads; two processes with one thread are faster than one process with two."""
     max_rows: int = Field(default=256, ge=1)
     """Maximum number of sequences in the KV cache."""
     max_batched_tokens: int = Field(default=16384, ge=1)
     """Maximum number of tokens in one prefill or scoring pass."""
     draft_chunk: int | None = Field(default=None, ge=1)
-    """Number of draft tokens scored in one pass; nothing behind the chunk in which a draft is cut is scored
-    (`tokens_verified` counts what is). Drafts are scored whole if empty."""
+    """Number of draft tokens scored in one pass. Chunks after the first rejection are not scored (`tokens_verified`
+    counts the scored tokens). If empty, a draft is scored in one pass."""
     rows_per_micro_batch: int = Field(default=256, ge=1)
     """Sequences in one forward and backward pass of the actor."""
     grading_workers: int = Field(default=1, ge=1)
-    """Processes that grade responses during generation; under verl as many as its rollout workers."""
+    """Processes that grade responses during generation; under verl one per rollout worker."""
     checkpoint_every: int = Field(default=8, ge=1)
     """Steps between checkpoints."""
     gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)
@@ -157,12 +156,12 @@ class InProcessEngine(EngineSettings):
 
     kind: Literal["torch"] = "torch"
     draft_chunk: int | None = Field(default=64, ge=1)
-    """As of every engine; a draft of fewer than one and a half chunks is scored whole."""
+    """Number of draft tokens scored in one pass. A draft of less than 1.5 chunks is scored in one pass."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
     """Capabilities of this engine and its trainer."""
     calibrations: dict[Name, str] = {}
-    """Model of the papers to a file of its stand-in's roofline (`redraft calibrate`), for cells that speculate by one.
-    The workflow measures the roofline of a model that is not named here."""
+    """Model of the papers to a file with the roofline of the preset's model for it (`redraft calibrate`), for cells
+    that speculate by a roofline. The workflow measures the roofline of other models."""
 
     @property
     def nodes(self) -> int:
@@ -177,8 +176,7 @@ class VerlEngine(EngineSettings):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {Capability.STORED_LOG_PROBS, Capability.TOP_LOG_PROBS, Capability.RESIDUAL}
     )
-    """Capabilities of verl and its vLLM, which scores a draft's own tokens and the top of the distribution, and no
-    others."""
+    """Capabilities of verl and its vLLM. It scores only a draft's own tokens and the most probable tokens."""
     nodes: int = Field(default=1, ge=1)
     """Nodes of a training run, in a Slurm job (docs/slurm.md)."""
     tensor_parallel: int = Field(default=1, ge=1)
@@ -194,7 +192,7 @@ class VerlEngine(EngineSettings):
     @classmethod
     def _own_precision(cls, dtype: str) -> str:
         if dtype != "auto":
-            raise ValueError("verl has its own: float32 on a processor, bfloat16 on GPUs; leave it auto")
+            raise ValueError("must be auto: verl uses float32 on a CPU and bfloat16 on GPUs")
         return dtype
 
 
@@ -203,11 +201,11 @@ Engine = Annotated[InProcessEngine | VerlEngine, Field(discriminator="kind")]
 
 
 class Evaluation(Config):
-    """Sampling of policies on benchmarks. Backends draw from different random streams, so samples differ."""
+    """Sampling of policies on benchmarks. Backends have different random streams, so samples differ."""
 
     backend: Literal["torch", "transformers", "vllm"] = "torch"
     """Backend: the in-process engine, transformers' `generate`, or vLLM in this process."""
     harness: Literal["redraft", "lm-eval"] = "redraft"
     """Harness that sends problems to the backend: this project, or lm-eval with generated task files."""
     lighteval: bool = False
-    """Grade IFEval by lighteval as well, in lighteval's own environment."""
+    """Grade IFEval with lighteval too, in a separate environment."""

@@ -1,4 +1,4 @@
-"""Variants of a cell by settings of a command line (`redraft run --set`), kept in a file that a person may edit."""
+"""Variants of a cell by settings of the command line (`redraft run --set`), kept in a file that users may edit."""
 
 import math
 import re
@@ -23,9 +23,14 @@ GIVEN = ("paper", "name", "base")
 """Fields of a cell that follow from the command's other arguments."""
 GRID = "variants"
 """Name of the grids that are added to the file."""
+ZERO_LENIENCE, FIRST_ZERO_LENIENCE = "lenience_zero", "lenience-inf"
+"""Word for a lenience of 0 in the name of a variant, and the word in files of earlier versions.
+
+Names have log ℓ, so 0 had the word `lenience-inf`, which reads as infinite lenience. A cell with the first word keeps
+its name, since its finished runs are in a folder of that name; `--set` finds it instead of adding a second one."""
 HEADING = """\
-# Cells that `redraft run --set` has made, each from the cell that `base` names. Edit and remove what you like; what is
-# added goes to the end. Git does not know this file, unless you add it (docs/quickstart.md).
+# Cells that `redraft run --set` has made, each from the cell that `base` names. Edit and remove what you like. New
+# cells are added at the end. Git ignores this file, unless you add it (docs/quickstart.md).
 title: Your runs
 source: yours
 grids:
@@ -35,16 +40,18 @@ grids:
 def keep(
     experiments: Experiments, cell_id: str, settings: Sequence[str], name: str, runs: Sequence[tuple[int, str]]
 ) -> str:
-    """Write a variant of a cell into the file of custom cells, unless it is there; its runs have to make sense.
+    """Add a variant of a cell to the file of custom cells, unless it is there, after a check that its runs are valid.
 
-    Settings are `key=value`, with a dotted key of `Cell` and a value as YAML has it.
+    Args:
+        settings: each `key=value`, with a dotted key of `Cell` and a value in YAML.
+        name: name of the variant; derived from the settings if empty.
+        runs: seed and preset of each run.
 
     Returns:
         Id of the variant.
 
     Raises:
-        UserError: for a setting that no file could have either, a run that makes no sense, or a name that other
-            settings have.
+        UserError: for a setting or a run that is invalid, or a name that has other settings in the file.
     """
     from filelock import FileLock  # here, since `redraft show` imports this module and works without
 
@@ -57,15 +64,25 @@ def keep(
             raise _of_the_command(error, cell, file) from None
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_name(f".{file.name}.lock")):
-        _add(cell, Experiments(experiments.root, experiments.named), file)
+        kept = Experiments(experiments.root, experiments.named).cells(own.OWN) if file.exists() else []
+        there = {each.name: each for each in kept}
+        first_name = cell.name.replace(ZERO_LENIENCE, FIRST_ZERO_LENIENCE)
+        if not name and there.get(first_name) == cell.model_copy(update={"name": first_name}):
+            return there[first_name].id
+        if cell.name not in there:
+            _add(cell, experiments.cell(str(cell.base)), file)
+        elif there[cell.name] != cell:
+            raise UserError(
+                "a cell of this name has other settings", file=file, key=NAME, value=cell.name, hint="take another name"
+            )
     return cell.id
 
 
 def tried(experiments: Experiments, cell_id: str, settings: Sequence[str], seed: int, preset: str) -> tuple[Cell, Run]:
-    """A variant of a cell that is kept nowhere, and its run; the cell itself without settings.
+    """A variant of a cell that is not written to a file, and its run; without settings the cell itself.
 
     Raises:
-        UserError: for a setting that no file could have either, or a run that makes no sense.
+        UserError: for a setting or a run that is invalid.
     """
     if not settings:
         return experiments.cell(cell_id), experiments.run(cell_id, seed, preset)
@@ -77,20 +94,18 @@ def tried(experiments: Experiments, cell_id: str, settings: Sequence[str], seed:
 
 
 def _of_the_command(error: UserError, cell: Cell, file: Path) -> UserError:
-    """The error, whose file is the command line if it is about the variant."""
+    """The error; it names the option instead of the file if it is about the variant."""
     if error.file != file:
         return error
     key = (error.key or "").removeprefix(f"{cell.name}.")
-    return error.told(file=SET, key=key)
+    return error.replace(file=SET, key=key)
 
 
 def variant(experiments: Experiments, cell_id: str, settings: Sequence[str], name: str = "") -> Cell:
-    """Cell that differs from another one by settings.
-
-    A variant of a cell that has a base starts from the same base.
+    """Cell that differs from another one by settings. A variant of a cell that has a base has the same base.
 
     Raises:
-        UserError: for the first setting that a cell cannot have.
+        UserError: for the first setting that is invalid for a cell.
     """
     start, changes = experiments.cell(cell_id), _parsed(settings)
     definition = own.over(own.stated(start), changes)
@@ -107,7 +122,7 @@ def _named(definition: dict[str, Any], base: str | None, name: str) -> Cell:
         if error.key != "name":
             raise
         raise UserError(
-            "this is no name of a cell", key=NAME, value=name, allowed="letters, digits, _, - and single dots"
+            "this is not a name for a cell", key=NAME, value=name, allowed="letters, digits, _, - and single dots"
         ) from None
 
 
@@ -115,7 +130,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
     """Settings as a nested mapping.
 
     Raises:
-        UserError: for a setting without a key, one that is given twice, or one that may not be set.
+        UserError: for a setting without a key, a repeated setting, or a field that cannot be set.
     """
     changes: dict[str, Any] = {}
     seen: list[str] = []
@@ -123,10 +138,10 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
         key, equals, text = setting.partition("=")
         parts = key.split(".")
         if not equals or not all(parts):
-            raise UserError("a setting is key=value", key=SET, value=setting, hint="such as trainer.group_size=16")
+            raise UserError("a setting must be key=value", key=SET, value=setting, hint="such as trainer.group_size=16")
         if parts[0] in GIVEN:
             raise UserError(
-                "this follows from the cell and from --name, and is not set",
+                "this field follows from the cell and --name and cannot be set",
                 file=SET,
                 key=key,
                 allowed=[part for part in Cell.model_fields if part not in GIVEN],
@@ -138,7 +153,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
             nested: Any = yaml.safe_load(text)
         except yaml.YAMLError:
             raise UserError("not valid YAML", key=SET, value=setting) from None
-        if isinstance(nested, str) and re.fullmatch(r"[+-]?[\d.]+[eE][+-]?\d+", nested):  # YAML takes 5e-7 for text
+        if isinstance(nested, str) and re.fullmatch(r"[+-]?[\d.]+[eE][+-]?\d+", nested):  # PyYAML reads 5e-7 as text
             nested = float(nested)
         for part in reversed(parts):
             nested = {part: nested}
@@ -147,7 +162,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _words(changes: dict[str, Any], stated: dict[str, Any]) -> list[str]:
-    """A word for each setting, in the order of the words."""
+    """A word for each setting, sorted, so that the order of settings does not change the name of a variant."""
     words = []
     for part, change in changes.items():
         if not isinstance(change, dict):
@@ -155,33 +170,25 @@ def _words(changes: dict[str, Any], stated: dict[str, Any]) -> list[str]:
             continue
         for field in change:
             value, times = _text(field, stated[part][field]), "x" if part == "trainer_factors" else ""
-            words.append(value if field == "kind" else f"{field}{times}{value}")
+            words.append(value if field == "kind" or value == ZERO_LENIENCE else f"{field}{times}{value}")
     return [re.sub(r"[^A-Za-z0-9_.-]+", "-", word) for word in sorted(words)]
 
 
 def _text(field: str, value: Any) -> str:
-    """Value as a name has it; a lenience is its logarithm there, as in the names of the papers' cells."""
+    """Text of a value in a name. A lenience is its natural logarithm, as in the names of the papers' cells."""
     if field == "lenience" and value is not None:
         lenience = parse_lenience(value)
-        return f"{math.log(lenience):.6g}" if lenience else "-inf"
+        return f"{math.log(lenience):.6g}" if lenience else ZERO_LENIENCE
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
-def _add(cell: Cell, experiments: Experiments, file: Path) -> None:
-    """Add a grid with the cell to the end of a file, all else as it is, with its comments, unless it has the cell.
+def _add(cell: Cell, base: Cell, file: Path) -> None:
+    """Add a grid with the cell to the end of a file; the rest of the file, with its comments, does not change.
 
     Raises:
-        UserError: if another cell has the name, or the file does not end with its grids.
+        UserError: if the file does not end with its grids.
     """
-    if file.exists():
-        there = {each.name: each for each in experiments.cells(own.OWN)}
-        if there.get(cell.name) == cell:
-            return
-        if cell.name in there:
-            raise UserError(
-                "a cell of this name has other settings", file=file, key=NAME, value=cell.name, hint="take another name"
-            )
-    fragment = own.difference(own.stated(experiments.cell(str(cell.base))), own.stated(cell))
+    fragment = own.difference(own.stated(base), own.stated(cell))
     grid = {"name": GRID, "base": cell.base, "axes": {"variant": {cell.name: fragment}}}
     before = file.read_text(encoding="utf-8").rstrip() + "\n" if file.exists() else HEADING
     content = read_yaml(file) if file.exists() else {**yaml.safe_load(HEADING), "grids": []}
@@ -200,7 +207,7 @@ def _add(cell: Cell, experiments: Experiments, file: Path) -> None:
         "a grid cannot be added to this file, since it does not end with its grids",
         file=file,
         key="grids",
-        hint="make it the last key, a list in lines of its own",
+        hint="make it the last key, as a list with one grid per line",
     )
 
 
@@ -208,14 +215,14 @@ def seeds_of(texts: Sequence[str]) -> list[int]:
     """Seeds of texts such as `0`, `0-2` and `0,2,5`.
 
     Raises:
-        UserError: for a text that is none of these, or a seed that stands twice.
+        UserError: for a text that is none of these, or a repeated seed.
     """
     seeds: list[int] = []
     for part in (part for text in texts for part in text.split(",")):
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if first > last:
-            raise UserError("these are no seeds", key="--seeds", value=part, allowed="0, 0-2 or 0,2,5")
+            raise UserError("not a list of seeds", key="--seeds", value=part, allowed="0, 0-2 or 0,2,5")
         seeds += range(first, last + 1)
     if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
         raise UserError("this seed is given twice", key="--seed", value=twice[0])

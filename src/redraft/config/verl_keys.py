@@ -1,4 +1,4 @@
-"""Keys of verl's configuration: those that a site may set, and where the others are set. Imports no verl."""
+"""Keys of verl's configuration that a site may set, and the settings that decide the others. Does not import verl."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ SITE_KEYS = (
     "trainer.ray_wait_register_center_timeout",
     "transfer_queue",
 )
-"""Keys that concern execution only, each with all keys below it."""
+"""Keys that affect execution only, each with all keys below it."""
 
 SAMPLING = "nothing: rollouts are sampled without top-p or top-k"
 SET_BY = {
@@ -84,7 +84,7 @@ SET_BY = {
     "trainer.device": "engine.device",
     "trainer": "the paper's hyperparameters, the preset's trainer and engine",
 }
-"""Place where a key is set instead; the longest matching prefix counts."""
+"""Key of verl to the setting that decides it; the longest matching prefix counts."""
 
 
 def under(key: str, prefix: str) -> bool:
@@ -96,16 +96,19 @@ def checked_site_keys(keys: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of `engine.verl` if a site may set all of them.
 
     Raises:
-        PydanticCustomError: for the first key that a site may not set, with the place where it is set.
+        PydanticCustomError: for the first other key, with the setting that decides it.
     """
     for key in keys:
         if any(under(key, allowed) for allowed in SITE_KEYS):
             continue
         setters = [prefix for prefix in SET_BY if under(key, prefix)]
         if setters:
-            why, expected = ": it decides what is learned, or is set elsewhere", SET_BY[max(setters, key=len)]
+            why, expected = (
+                ": it changes training results, or another setting decides it",
+                SET_BY[max(setters, key=len)],
+            )
         else:
-            why, expected = ", a key that is not known to concern execution only", "below " + ", ".join(SITE_KEYS)
+            why, expected = ": it is not known to affect execution only", "below " + ", ".join(SITE_KEYS)
         context = {"verl_key": key, "why": why, "expected": expected}
         raise PydanticCustomError("not_a_site_s", "a site may not set {verl_key}{why}", context)
     return keys

@@ -7,7 +7,7 @@ dropped, as in verl's DAPO recipe. The policy does not change while groups wait.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.methods.epochs import EpochSchedule
 from redraft.methods.schedule import ScheduleMethod, check_steps
 
@@ -21,7 +21,7 @@ class DynamicSampling(ScheduleMethod):
     order: ClassVar[int] = 10
     kind: Literal["dynamic"] = "dynamic"
 
-    def check(self, trainer: Trainer, problems: int) -> None:
+    def check(self, trainer: TrainerConfig, problems: int) -> None:
         """Reject sizes that do not fit each other; a batch is gathered over as many steps as it takes.
 
         Raises:
@@ -29,7 +29,7 @@ class DynamicSampling(ScheduleMethod):
         """
         check_steps(trainer, problems)
 
-    def schedule(self, trainer: Trainer, problems: int, seed: int) -> "DynamicSchedule":
+    def schedule(self, trainer: TrainerConfig, problems: int, seed: int) -> "DynamicSchedule":
         """Informative groups of as many steps as a batch takes."""
         self.check(trainer, problems)
         return DynamicSchedule(trainer, problems, seed)

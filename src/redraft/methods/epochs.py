@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 from redraft.methods.schedule import ScheduleMethod, ScheduleState, check_steps
 
@@ -19,7 +19,7 @@ class Epochs(ScheduleMethod):
     order: ClassVar[int] = 0
     kind: Literal["epochs"] = "epochs"
 
-    def check(self, trainer: Trainer, problems: int) -> None:
+    def check(self, trainer: TrainerConfig, problems: int) -> None:
         """Reject sizes that do not fit each other.
 
         Raises:
@@ -35,7 +35,7 @@ class Epochs(ScheduleMethod):
             )
         check_steps(trainer, problems)
 
-    def schedule(self, trainer: Trainer, problems: int, seed: int) -> "EpochSchedule":
+    def schedule(self, trainer: TrainerConfig, problems: int, seed: int) -> "EpochSchedule":
         """All groups of each step."""
         self.check(trainer, problems)
         return EpochSchedule(trainer, problems, seed)
@@ -50,7 +50,7 @@ class EpochSchedule:
         seed: the run's.
     """
 
-    def __init__(self, trainer: Trainer, problems: int, seed: int) -> None:
+    def __init__(self, trainer: TrainerConfig, problems: int, seed: int) -> None:
         self.trainer, self.problems, self.seed = trainer, problems, seed
         self.steps_per_epoch = trainer.steps_per_epoch(problems)
         self.waiting: list[Group] = []

@@ -9,7 +9,7 @@ from pydantic import Field
 from redraft.config.base import Config
 from redraft.config.capability import Capability
 from redraft.config.retention import Retention
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 from redraft.methods.registry import Registered
 from redraft.methods.schedule import ScheduleMethod
@@ -105,7 +105,7 @@ class ReuseMethod(Registered):
         """Importance weights in the update; None if all are 1."""
         return None
 
-    def check(self, schedule: ScheduleMethod, trainer: Trainer) -> None:
+    def check(self, schedule: ScheduleMethod, trainer: TrainerConfig) -> None:
         """Reject a schedule or a trainer that the method does not fit; most fit all.
 
         Raises:

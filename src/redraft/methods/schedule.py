@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 from redraft.methods.registry import Registered
 
@@ -63,14 +63,14 @@ class Schedule(Protocol):
 class ScheduleMethod(Registered):
     """Selection of the prompts that a step rolls out, and of the groups that the policy is updated from."""
 
-    def check(self, trainer: Trainer, problems: int) -> None:
+    def check(self, trainer: TrainerConfig, problems: int) -> None:
         """Reject sizes that do not fit each other.
 
         Raises:
             UserError: for the first such size.
         """
 
-    def schedule(self, trainer: Trainer, problems: int, seed: int) -> Schedule:
+    def schedule(self, trainer: TrainerConfig, problems: int, seed: int) -> Schedule:
         """The schedule of a run over `problems` prompts.
 
         Raises:
@@ -84,7 +84,7 @@ class ScheduleMethod(Registered):
         return [cls()]
 
 
-def check_steps(trainer: Trainer, problems: int) -> None:
+def check_steps(trainer: TrainerConfig, problems: int) -> None:
     """Reject a step that does not divide the data.
 
     Raises:

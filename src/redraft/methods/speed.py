@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 from redraft.methods.schedule import ScheduleMethod, ScheduleState
 
@@ -49,11 +49,11 @@ class Speed(ScheduleMethod):
     """Old log-probabilities of responses that an earlier policy sampled: the current policy's, as in the release, or
     those of the policy that sampled each token."""
 
-    def capacity(self, trainer: Trainer) -> int:
+    def capacity(self, trainer: TrainerConfig) -> int:
         """Maximum number of qualified prompts that wait."""
         return trainer.batch_prompts - 1 + trainer.prompts_per_step if self.buffer is None else self.buffer
 
-    def check(self, trainer: Trainer, problems: int) -> None:
+    def check(self, trainer: TrainerConfig, problems: int) -> None:
         """Reject sizes that do not fit each other.
 
         Raises:
@@ -88,7 +88,7 @@ class Speed(ScheduleMethod):
             raise ValueError(f"high ({self.high}) must be above low ({self.low})")
         return self
 
-    def schedule(self, trainer: Trainer, problems: int, seed: int) -> "SpeedSchedule":
+    def schedule(self, trainer: TrainerConfig, problems: int, seed: int) -> "SpeedSchedule":
         """Both phases."""
         self.check(trainer, problems)
         return SpeedSchedule(self, trainer, problems, seed)
@@ -109,7 +109,7 @@ class SpeedSchedule:
         seed: the run's.
     """
 
-    def __init__(self, speed: Speed, trainer: Trainer, problems: int, seed: int) -> None:
+    def __init__(self, speed: Speed, trainer: TrainerConfig, problems: int, seed: int) -> None:
         self.speed, self.trainer, self.problems, self.seed = speed, trainer, problems, seed
         self.capacity = speed.capacity(trainer)
         self.finished_groups: list[Group] = []

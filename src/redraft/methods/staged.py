@@ -9,7 +9,7 @@ from pydantic import Field
 from redraft.config.base import Lenience
 from redraft.config.capability import Capability
 from redraft.config.retention import Retention
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 from redraft.methods.reuse import ReuseMethod
 from redraft.methods.schedule import ScheduleMethod
@@ -47,7 +47,7 @@ class Staged(ReuseMethod):
     lenience: Lenience | None = None
     """ℓ of SPEC-RL's equation (3), by which each response goes on from the last one in its place; none if empty."""
 
-    def check(self, schedule: ScheduleMethod, trainer: Trainer) -> None:
+    def check(self, schedule: ScheduleMethod, trainer: TrainerConfig) -> None:
         """Reject stages that do not divide a group, and a schedule that decides on the size of groups too.
 
         Raises:

@@ -99,7 +99,7 @@ def check(runs: Sequence[Run]) -> int:
             if identity not in checked:
                 compose(run, model, Path("run"), problems, gpu=gpu)
         except UserError as error:
-            raise error.told(message=f"{run.paper}/{run.cell}: {error.message}") from None
+            raise error.replace(message=f"{run.paper}/{run.cell}: {error.message}") from None
         checked.add(identity)
     return len(checked)
 

@@ -18,7 +18,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from redraft.config.experiment import Run
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 from redraft.rollout.types import Group, OldLogProbs, Sample, Use
 from redraft.train.losses import shaped
@@ -173,7 +173,7 @@ class RowWriter:
         return f"{uid}_{index}_0", field, {"status": "success", **sizes, **steps}
 
 
-def mini_batches(groups: Sequence[Group], trainer: Trainer) -> list[list[Group]]:
+def mini_batches(groups: Sequence[Group], trainer: TrainerConfig) -> list[list[Group]]:
     """Groups of each optimiser update, without updates that train on no sample.
 
     For those verl would divide by zero tokens.
