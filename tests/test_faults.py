@@ -97,7 +97,7 @@ def test_without_an_undamaged_checkpoint_an_unfinished_run_starts_anew(copy, und
         flip(checkpoint / "model.safetensors")
     train(RUN, tiny_model, copy)
     assert results(copy) == results(undisturbed)
-    assert capfd.readouterr().err.count("no undamaged checkpoint is left; the run starts anew") == 1
+    assert capfd.readouterr().err.count("no undamaged checkpoint is left; the run starts again") == 1
 
 
 @pytest.mark.parametrize("damaged", [1, 2], ids=["the last checkpoint", "both checkpoints"])
@@ -181,7 +181,7 @@ def test_without_an_undamaged_checkpoint_of_verls_the_run_is_at_its_start(verl, 
         a_checkpoint(verl, step)
         flip(path_of(verl, step) / OWN[1])
     assert verl.latest(hashes=True) == (None, TrainingState())
-    assert "starts anew" in capfd.readouterr().err
+    assert "starts again" in capfd.readouterr().err
 
 
 def test_the_last_whole_checkpoint_counts_and_two_are_kept(verl):

@@ -559,7 +559,7 @@ def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
         "At equal tokens, fast is highest with 50.5 %. By the 95 % interval of the difference, above slow: fast; "
         "below slow: weak. This is for those who pay for tokens."
     )
-    assert "above slow: fast; not told apart from slow: weak. This is for those in a hurry." in second
+    assert "above slow: fast; indistinguishable from slow: weak. This is for those in a hurry." in second
 
 
 def test_there_is_no_verdict_on_a_budget_that_is_not_known():

@@ -91,11 +91,12 @@ def _budget_verdict(budget: Budget, table: BudgetTable, cells: pd.DataFrame, une
 
 
 def _against(baseline: str, budget: Budget, cells: pd.DataFrame) -> str:
-    """What is above the baseline, below it, or not told apart, by the 95 % interval of the paired difference."""
+    """What is above the baseline, below it, or indistinguishable from it, by the 95 % interval of the paired
+    difference."""
     differences = cells[cells["column"] == f"{budget.name}_difference"].set_index("row")
-    parts: dict[str, list[str]] = {"above": [], "below": [], "not told apart from": []}
+    parts: dict[str, list[str]] = {"above": [], "below": [], "indistinguishable from": []}
     for label, cell in differences.drop(index=baseline).dropna(subset=["low", "high"]).iterrows():
-        where = "above" if cell["low"] > 0 else "below" if cell["high"] < 0 else "not told apart from"
+        where = "above" if cell["low"] > 0 else "below" if cell["high"] < 0 else "indistinguishable from"
         parts[where].append(str(label))
     found = [f"{where} {baseline}: {', '.join(labels)}" for where, labels in parts.items() if labels]
     return f". By the 95 % interval of the difference, {'; '.join(found)}." if found else "."

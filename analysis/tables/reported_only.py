@@ -131,7 +131,7 @@ def counterparts_markdown(missing: pd.DataFrame, summary: pd.DataFrame, preset: 
         "**Reported rows without a reproduced counterpart**",
         "",
         f"At the preset `{preset}`, {without} of the {total} reported rows have none. A reported row at another share "
-        "of the run never stands in for one that is missing, and nothing is interpolated.",
+        "of the run never replaces one that is missing, and nothing is interpolated.",
         "",
         summary.to_markdown(index=False),
         "",

@@ -45,8 +45,8 @@ def evaluate(
     evaluation = parse(Evaluation, options, "redraft evaluate")
     names = [name.strip() for name in benchmarks.split(",") if name.strip()]
     engine = parse(InProcessEngine, {"max_rows": rows, "threads": threads, "dtype": dtype}, "redraft evaluate")
-    asked = EvaluationRequest(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
-    planned = plan(asked, Experiments(), RESULTS)
+    request = EvaluationRequest(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
+    planned = plan(request, Experiments(), RESULTS)
     typer.echo(filled(planned.text()), err=True)
     with gc_paused():  # sampling and grading import large libraries
         from redraft.evaluate import command

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ResidualReuse(StoredTop):
-    """Exact reuse token by token, with the residual distribution behind a rejection (arXiv 2211.17192, Appendix
+    """Exact reuse token by token, with the residual distribution after a rejection (arXiv 2211.17192, Appendix
     A.1)."""
 
     order: ClassVar[int] = 60

@@ -156,9 +156,9 @@ class DraftsOfLastVisit(ReuseMethod):
     """Fields of methods whose draft is the rollout of the last visit."""
 
     fresh_every: int = Field(default=0, ge=0)
-    """Visits after which a sample is drawn anew, without a draft; 0 for never. Samples of a group take turns: no token
-    is older than so many visits, and each group of as many samples has one new trajectory at least. An exact rule stays
-    exact, since nothing that was accepted decides."""
+    """Epoch passes after which a sample is sampled without a draft; 0 for never. Samples of a group take turns: no
+    token is older than so many visits, and each group of as many samples has one new trajectory at least. An exact rule
+    stays exact, since nothing that was accepted decides."""
 
     @property
     def retention(self) -> Retention:

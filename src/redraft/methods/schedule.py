@@ -28,7 +28,7 @@ class ScheduleState:
 class Schedule(Protocol):
     """Decides, in the process that drives a run, what is rolled out and what is trained on.
 
-    `tests/test_schedule_conformance.py` tests what is said here of every registered schedule.
+    `tests/test_schedule_conformance.py` tests these properties of every registered schedule.
     """
 
     def epoch(self, step: int) -> int:
@@ -44,7 +44,7 @@ class Schedule(Protocol):
         ...
 
     def batch(self) -> list["Group"] | None:
-        """Groups to update from, or None while there are not enough; asked once a step, after `finished`."""
+        """Groups to update from, or None while there are not enough; called once a step, after `finished`."""
         ...
 
     def counts(self) -> Mapping[str, int]:

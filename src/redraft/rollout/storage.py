@@ -79,7 +79,8 @@ def _write(sink: pa.NativeFile, groups: Sequence[Group]) -> None:
 
 
 def _batches_of(file: Path) -> Iterator[pa.RecordBatch]:
-    """Batches of a file. It is mapped anew for each: the pages of one mapping would add up to the file's size."""
+    """Batches of a file. The file is mapped again for each batch: the pages of one mapping would add up to the file's
+    size."""
     number, total = 0, 1
     while number < total:
         with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:

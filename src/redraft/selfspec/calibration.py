@@ -52,8 +52,8 @@ class Calibration:
         kv_bytes: effective bytes of keys and values for one position (κ_eff = λκ).
         draft_factor: cost of reading quantised weights beyond their bytes (η_d).
         target_overhead: residual time of a target pass, µs a sequence (c_T).
-        draft_overhead: likewise of a drafter's pass (c_D).
-        verify_overhead: likewise of a verification (c_V).
+        draft_overhead: the same for a drafter's pass (c_D).
+        verify_overhead: the same for a verification (c_V).
     """
 
     model: str

@@ -1,7 +1,7 @@
 """Control of a run's speculation: whether a pass speculates, and with how many proposals.
 
 Source: EfficientRollout (arXiv 2606.18967). A toggle switches speculation on within a rollout (section 4.2, equation
-3). It is asked before every pass, with the sequences that decode and their mean length. It starts off at each rollout.
+3). It decides before every pass, with the sequences that decode and their mean length. It starts off at each rollout.
 It stays off until more than `ramp` sequences have been active at once: a rollout fills its batch request by request,
 and a batch that is still small would look like the end. Once on it stays on, since the batch only shrinks.
 
@@ -136,7 +136,7 @@ class Position:
     Attributes:
         rung: index of the length in use.
         high: consecutive rollouts with high acceptance since the last move.
-        low: likewise with low acceptance.
+        low: the same with low acceptance.
     """
 
     rung: int = 0

@@ -123,7 +123,7 @@ class Checkpoints:
                 return folder, TrainingState(**{name: content[name] for name in asdict(TrainingState())})
             set_aside(folder, wrong)
         if complete:
-            print(f"{self.folder}: no undamaged checkpoint is left; the run starts anew", file=sys.stderr, flush=True)
+            print(f"{self.folder}: no undamaged checkpoint is left; the run starts again", file=sys.stderr, flush=True)
         return None, TrainingState()
 
     def _read(self, folder: Path) -> tuple[dict[str, Any], str]:
@@ -177,7 +177,7 @@ def damage(folder: Path, recorded: Mapping[str, Mapping[str, Any]], *, sizes_onl
     """Describe the first damage among the files of a folder; empty if there is none.
 
     Args:
-        recorded: what `measure` said of it; without sizes if it was written before they were recorded.
+        recorded: the result of `measure`; without sizes if it was written before they were recorded.
     """
     for name in recorded["sha256"]:
         if not (folder / name).is_file():

@@ -52,14 +52,14 @@ def initialise(model: TinyModel, tokenizer: Any) -> Any:
 transformers.utils.logging.disable_progress_bar()
 
 NO_CODE = {"trust_remote_code": False}
-"""Said, since transformers else asks whoever is there whether a model's own code may run."""
+"""Without it transformers asks on the terminal whether a model's own code may run."""
 NO_PICKLE = {"use_safetensors": True}
 
 
 @contextmanager
 def _naming(path: Path | str) -> Iterator[None]:
     """Raise a UserError instead of what transformers raises where there is nothing that it can load."""
-    if isinstance(path, Path) and not path.is_dir():  # a hub would be asked for it, for a minute
+    if isinstance(path, Path) and not path.is_dir():  # else the hub is queried for a minute
         raise UserError("no model can be loaded from here (there is no such folder)", file=path)
     try:
         yield
@@ -72,7 +72,7 @@ def _naming(path: Path | str) -> Iterator[None]:
 
 
 def load(path: Path | str, revision: str | None = None, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
-    """Model, in float32 unless told otherwise, and tokenizer from a local folder or the hub.
+    """Model, in float32 by default, and tokenizer from a local folder or the hub.
 
     Raises:
         UserError: if there is nothing that can be loaded.

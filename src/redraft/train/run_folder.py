@@ -41,7 +41,7 @@ class RunFolder:
             raise UserError(
                 "this run is finished, but its last checkpoint is not there undamaged",
                 file=self.manifest,
-                hint=f"take its results as they are, or remove {self.path} to start anew",
+                hint=f"take its results as they are, or remove {self.path} to start again",
             )
 
     def policy(self, step: int) -> Path:
@@ -58,11 +58,11 @@ class RunFolder:
                 raise UserError(
                     "this policy of a finished step is missing",
                     file=policy,
-                    hint=f"remove {self.path}, which starts the run anew",
+                    hint=f"remove {self.path}, which starts the run again",
                 )
 
     def checkpoints(self, fingerprint: str) -> Path:
-        """Checkpoints of the experiment with that fingerprint, so that a changed one starts anew."""
+        """Checkpoints of the experiment with that fingerprint, so that a changed one starts again."""
         return self.path / "checkpoints" / fingerprint
 
     def keep_checkpoints(self, fingerprint: str) -> None:

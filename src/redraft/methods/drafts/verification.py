@@ -1,7 +1,7 @@
 """Verification of drafts by acceptance rules, chunk by chunk: nothing after the chunk with the rejection is computed.
 
-A response of an exact rule has the distribution of the policy that verified it, whoever sampled its tokens. So the
-log-probabilities and top distributions stored with it are that policy's, also for the tokens that were kept.
+A response of an exact rule has the distribution of the policy that verified it, whichever policy sampled its tokens. So
+the log-probabilities and top distributions stored with it are that policy's, also for the tokens that were kept.
 """
 
 from collections.abc import Callable, Sequence

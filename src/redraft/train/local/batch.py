@@ -72,13 +72,13 @@ class Batch:
 
     def _hidden(self, model: Any) -> torch.Tensor:
         """Hidden states before each response token, (response tokens of all rows, size)."""
-        # Pad tokens behind the end need no attention mask: attention is causal, and `mask` drops their own outputs.
+        # Pad tokens after the end need no attention mask: attention is causal, and `mask` drops their own outputs.
         hidden = hidden_states(model, input_ids=self.tokens, attention_mask=None)
         rows, places = self.mask.nonzero(as_tuple=True)
         return hidden[rows, self.starts[rows] + places - 1]
 
     def _spread(self, values: torch.Tensor) -> torch.Tensor:
-        """Numbers of all response tokens in their places, (rows, longest response), and 0 behind their ends."""
+        """Values of all response tokens in (rows, longest response), 0 after their ends."""
         return torch.zeros_like(self.mask, dtype=values.dtype).masked_scatter(self.mask > 0, values)
 
     def values(self, critic: Any) -> torch.Tensor:

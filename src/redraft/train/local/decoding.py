@@ -55,24 +55,29 @@ class SelfSpeculativeDecoding(Decoding):
     engine: SelfSpeculativeEngine
 
     def __init__(
-        self, policy: RoundedPolicy, settings: dict[str, Any], asked: SelfSpeculation, calibration: Path | None
+        self, policy: RoundedPolicy, settings: dict[str, Any], configured: SelfSpeculation, calibration: Path | None
     ) -> None:
         self._policy = policy
-        roofline = read_calibration(calibration) if asked.when == "roofline" and calibration else None
+        roofline = read_calibration(calibration) if configured.when == "roofline" and calibration else None
 
         def rule(gamma: int, accepted: float | None) -> Rule:
             """The rule of a rollout, from its draft length and the last measured tokens of a block."""
-            if asked.when == "always":
+            if configured.when == "always":
                 return Threshold(math.inf)
-            if asked.when == "threshold":
-                return Threshold(asked.most_active or 0)
+            if configured.when == "threshold":
+                return Threshold(configured.most_active or 0)
             assert roofline is not None
-            return Roofline(roofline, gamma, accepted, asked.margin)
+            return Roofline(roofline, gamma, accepted, configured.margin)
 
-        ladder = Ladder(tuple(asked.draft_lengths), asked.raise_at, asked.lower_at, asked.patience)
-        self.control = Control(ladder, rule, 0 if asked.when == "always" else asked.ramp)
+        ladder = Ladder(tuple(configured.draft_lengths), configured.raise_at, configured.lower_at, configured.patience)
+        self.control = Control(ladder, rule, 0 if configured.when == "always" else configured.ramp)
         self.engine = SelfSpeculativeEngine(
-            policy.model, self.control, max(asked.draft_lengths), bits=asked.bits, group=asked.group, **settings
+            policy.model,
+            self.control,
+            max(configured.draft_lengths),
+            bits=configured.bits,
+            group=configured.group,
+            **settings,
         )
 
     def publish(self) -> None:
@@ -130,5 +135,5 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
     match run.decoding:
         case Plain():
             return Decoding(own, settings)
-        case SelfSpeculation() as asked:
-            return SelfSpeculativeDecoding(own, settings, asked, run.calibration)
+        case SelfSpeculation() as configured:
+            return SelfSpeculativeDecoding(own, settings, configured, run.calibration)
