@@ -166,7 +166,7 @@ def test_a_missing_roofline_of_the_preset_ends_the_call(monkeypatch):
     preset = experiments.preset("tiny")
     engine = preset.engine.model_copy(update={"calibrations": {"qwen2.5-7b": "none.json"}})
     monkeypatch.setattr(Experiments, "preset", lambda *_: preset.model_copy(update={"engine": engine}))
-    with pytest.raises(UserError, match="without the key the workflow measures") as error:
+    with pytest.raises(UserError, match="without this key the workflow measures") as error:
         planned(experiments=experiments)
     assert error.value.key == "engine.calibrations.qwen2.5-7b"
 

@@ -159,7 +159,7 @@ def test_a_ladder_is_followed_over_rollouts(printed):
 SIMULATE = ("simulate", "calibration.json", "--lengths", LENGTHS)
 MISTAKES = {
     "no sweep": (("calibrate", "nothing.csv", *FIT[2:]), ["nothing.csv", "missing", "a folder"]),
-    "no throughput of a sweep that exists": ((*FIT[:4], *FIT[6:]), ["--tflops", "a sweep that exists"]),
+    "no throughput of a sweep that exists": ((*FIT[:4], *FIT[6:]), ["--tflops", "an existing sweep"]),
     "no model": ((*FIT[:2], "--model", "nothing", *FIT[4:]), ["nothing", "missing"]),
     "no throughput": ((*FIT[:4], "--tflops", "0", *FIT[6:]), ["--tflops", "more than 0"]),
     "no bandwidth": ((*FIT, "--bandwidth", "-1"), ["--bandwidth", "more than 0"]),

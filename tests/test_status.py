@@ -109,7 +109,7 @@ def test_a_run_that_ended_in_an_error_says_which(layout, folder):
         raise ValueError("x")
     found = run_status(layout, RUN)
     assert found.state == "failed"
-    assert "by ValueError" in found.detail[0]
+    assert "with ValueError" in found.detail[0]
 
 
 def test_who_cleaned_up_behind_a_killed_run_is_not_its_owner(layout, folder):
