@@ -26,7 +26,7 @@ RAMP = 32
 """The ramp guard of the released scripts."""
 
 
-class Rule(Protocol):
+class SwitchRule(Protocol):
     """Whether speculation pays in a state."""
 
     def pays(self, active: Numbers, length: Numbers) -> np.ndarray:
@@ -79,7 +79,7 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class State:
+class ToggleState:
     """State of a toggle within one rollout.
 
     Attributes:
@@ -91,7 +91,7 @@ class State:
     on: bool = False
 
 
-OFF = State()
+OFF = ToggleState()
 """Every rollout's first state."""
 
 
@@ -104,14 +104,14 @@ class Toggle:
         ramp: sequences that must have been exceeded once.
     """
 
-    rule: Rule
+    rule: SwitchRule
     ramp: int = RAMP
 
-    def after(self, state: State, active: int, length: float) -> State:
+    def after(self, state: ToggleState, active: int, length: float) -> ToggleState:
         """State for the next pass, with `active` sequences that decode, of this mean length with the prompt."""
         return self.over(state, active, np.array([length]))[1]
 
-    def over(self, state: State, active: int, lengths: np.ndarray) -> tuple[int, State]:
+    def over(self, state: ToggleState, active: int, lengths: np.ndarray) -> tuple[int, ToggleState]:
         """Passes of a constant batch until speculation is on, and the state then.
 
         Args:
@@ -124,9 +124,9 @@ class Toggle:
         """
         ramped = state.ramped or active > self.ramp
         if state.on:
-            return 0, State(ramped, on=True)
+            return 0, ToggleState(ramped, on=True)
         pays = self.rule.pays(active, lengths) & ramped
-        return (int(np.argmax(pays)) if pays.any() else len(lengths)), State(ramped, on=bool(pays.any()))
+        return (int(np.argmax(pays)) if pays.any() else len(lengths)), ToggleState(ramped, on=bool(pays.any()))
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class Control:
         trace: passes of this rollout so far.
     """
 
-    def __init__(self, ladder: Ladder, rule: Callable[[int, float | None], Rule], ramp: int) -> None:
+    def __init__(self, ladder: Ladder, rule: Callable[[int, float | None], SwitchRule], ramp: int) -> None:
         self._ladder, self._rule, self._ramp = ladder, rule, ramp
         self._position, self._accepted = START, None
         self.begin()
