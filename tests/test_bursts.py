@@ -86,7 +86,7 @@ class Taping:
     def capture(self, work):
         rows, cache = self.engine.rows, self.engine.cache
         outputs = (rows.out_tokens, rows.out_log_probs, rows.top_tokens, rows.top_log_probs)
-        states = [(state, state.clone()) for state in (rows._numbers, *outputs, cache._all)]
+        states = [(state, state.clone()) for state in (rows.numbers, *outputs, cache._all)]
         with Tape() as tape:
             work()
         for state, before in states:

@@ -19,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from redraft.engines import distributions
+from redraft.engines.torch import head as distributions
 from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
 from redraft.errors import UserError
 
@@ -97,7 +97,7 @@ def test_a_head_that_is_more_than_a_linear_layer_is_refused():
             output.logits = output.logits * 2
             return output
 
-    with pytest.raises(UserError, match="how this model makes logits"):
+    with pytest.raises(UserError, match="how this model computes logits"):
         refuse_other_heads(Doubled(MODELS["qwen3"][1]))
 
 

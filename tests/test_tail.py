@@ -78,7 +78,9 @@ def started(model, monkeypatch, max_rows, jobs):
     """Names of sessions in the order in which they got rows: (prompt's length, draft's, room)."""
     engine, order = TorchEngine(model, stops=(), max_length=60, max_rows=max_rows), []
     fill = engine._prefill
-    monkeypatch.setattr(engine, "_prefill", lambda batch: [order.extend(row.prompt[0] for row in batch), fill(batch)])
+    monkeypatch.setattr(
+        engine, "_prefill", lambda batch: [order.extend(r.session.prompt[0] for r in batch), fill(batch)][1]
+    )
 
     async def one(name, prompt, draft, room):
         async with engine.session([name] + [5] * (prompt - 1)) as session:

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from redraft.engines import distributions
+from redraft.engines.torch import head as distributions
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.loop import Outside
 from redraft.errors import UserError
@@ -250,7 +250,9 @@ def test_a_model_is_left_as_it_was_in_its_mode_and_its_attention(training):
 def test_a_scored_draft_is_not_computed_again(qwen3, monkeypatch):
     jobs, engine, filled = make_jobs(), make_engine(qwen3), []
     prefill = engine._prefill
-    monkeypatch.setattr(engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)])
+    monkeypatch.setattr(
+        engine, "_prefill", lambda batch: [filled.extend(len(r.sequence) for r in batch), prefill(batch)][1]
+    )
     run(engine, jobs)
     assert sum(filled) == sum(len(job.prompt) + (len(job.draft) if job.scores else job.keep) for job in jobs)
 
@@ -341,7 +343,7 @@ def test_sessions_that_wait_for_something_outside_are_not_waited_for_for_ever(qw
             await asyncio.Event().wait()
 
     engine = make_engine(qwen3)
-    with pytest.raises(RuntimeError, match="no session asks for anything"):
+    with pytest.raises(RuntimeError, match="no session has a request"):
         engine.run(wait(engine))
     jobs = make_jobs()
     check_against_plain_forward(qwen3, jobs, run(engine, jobs))
@@ -596,7 +598,9 @@ def test_a_first_token_by_noise_out_of_a_residual_has_the_noise_of_its_position_
 
 def count_prefilled(engine, monkeypatch):
     filled, prefill = [], engine._prefill
-    monkeypatch.setattr(engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)])
+    monkeypatch.setattr(
+        engine, "_prefill", lambda batch: [filled.extend(len(r.sequence) for r in batch), prefill(batch)][1]
+    )
     return filled
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from redraft.config import TinyModel
-from redraft.engines.distributions import LOGITS_AT_ONCE
+from redraft.engines.torch.head import LOGITS_AT_ONCE
 from redraft.engines.vllm.engine import SCORING, VLLMEngine
 from redraft.errors import UserError
 from redraft.evaluate.lm_eval.stock import cpu_build_named_vllm

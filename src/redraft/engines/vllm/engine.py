@@ -37,7 +37,7 @@ from uuid import uuid4
 import numpy as np
 
 from redraft.config.capability import Capability
-from redraft.engines.requests import Usage, checked, chunk_end, refuse_draws, refuse_scores
+from redraft.engines.requests import Usage, check_capabilities, checked, chunk_end
 from redraft.errors import UserError
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
@@ -141,7 +141,7 @@ class VLLMSession:
                 log-probability is NaN.
             RuntimeError: if the request was aborted.
         """
-        refuse_scores(self._engine.capabilities, at, top, draws)
+        check_capabilities(self._engine.capabilities, others=at is not None, noise=draws is not None, top=top)
         first, end = behind or 0, chunk_end(len(draft), behind, self._engine.chunk)
         if end < len(draft):
             shift = (len(self._prompt) + end - 1) % BLOCK
@@ -166,7 +166,9 @@ class VLLMSession:
             UserError: for Gumbel noise, if the servers take no response of that length, or a log-probability is NaN.
             RuntimeError: if a request was aborted, or ended early for another reason.
         """
-        refuse_draws(self._engine.capabilities, draws, first, top)
+        check_capabilities(
+            self._engine.capabilities, residual=first is not None, noise=isinstance(draws, Gumbel), top=top
+        )
         assert isinstance(draws, Inversion)
         if max_new_tokens < 1 or len(draws.uniforms) < min(max_new_tokens, 1 if first is None else 2):
             raise ValueError(f"decoding needs at least one token and one uniform, got {max_new_tokens}")

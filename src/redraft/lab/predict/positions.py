@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from redraft.engines.distributions import chunks
 from redraft.engines.requests import checked
-from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
+from redraft.engines.torch.head import Head, chunks, hidden_states, refuse_other_heads
 from redraft.errors import UserError
 from redraft.lab.predict.drafts import Draft
 from redraft.methods.acceptance.block import joint_acceptance, joint_weights
