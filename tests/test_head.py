@@ -97,7 +97,7 @@ def test_a_head_that_is_more_than_a_linear_layer_is_refused():
             output.logits = output.logits * 2
             return output
 
-    with pytest.raises(UserError, match="how this model computes logits"):
+    with pytest.raises(UserError, match="how this model makes logits"):
         refuse_other_heads(Doubled(MODELS["qwen3"][1]))
 
 

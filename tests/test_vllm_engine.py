@@ -239,10 +239,10 @@ def test_a_prompt_of_one_token_is_not_looked_up():
 def test_a_server_whose_worker_is_not_ours_is_refused(rows):
     """vLLM's own answers with a row for each token of the prompt too: 6 with the last one, which is a dummy."""
     extra = {} if rows is None else {"prompt_logprobs": [[-1.0]] * rows, "prompt_ids": [[1]] * rows}
-    with pytest.raises(UserError, match="log-probabilities of a draft alone") as error:
+    with pytest.raises(UserError, match="log-probabilities of the draft alone") as error:
         ask(make_engine(Answer([1], extra_fields=extra)), score=DRAFT)
     assert (error.value.key, error.value.allowed) == ("worker_cls", WORKER)
-    with pytest.raises(UserError, match="log-probabilities of a draft alone"):
+    with pytest.raises(UserError, match="log-probabilities of the draft alone"):
         ask(make_engine(Answer([1], extra_fields={"prompt_logprobs": [[-1.0]] * 5})), score=DRAFT)
 
 

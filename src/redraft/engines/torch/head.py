@@ -152,7 +152,7 @@ def refuse_other_heads(model: PreTrainedModel) -> None:
         halves = Head(model)(hidden_states(model, input_ids=tokens, use_cache=False)).float()
     if float((whole - halves).abs().max()) > MAX_LOGIT_ERROR * float(whole.abs().max()):
         raise UserError(
-            "the torch engine does not know how this model computes logits from its hidden states",
+            "the torch engine does not know how this model makes logits of its hidden states",
             key="model_type",
             value=model.config.model_type,
             allowed="models with one linear layer to the vocabulary",
