@@ -159,7 +159,7 @@ def test_thresholds_belong_to_their_sides(tau, expected):
     assert (after.high, after.low) == expected
 
 
-def test_a_rollout_between_begins_the_patience_anew():
+def test_a_rollout_in_between_restarts_the_patience():
     position = Position(rung=1)
     for tau in (7.9, 7.2, 7.9):
         position = LADDER.after(position, tau)

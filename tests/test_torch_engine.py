@@ -71,7 +71,7 @@ def make_engine(model, **settings):
 
 @dataclass
 class Job:
-    """One session: maybe score a draft, then decode behind the first `keep` tokens of it."""
+    """One session: maybe score a draft, then decode after its first `keep` tokens."""
 
     name: int
     prompt: list[int]
@@ -483,7 +483,7 @@ def test_results_come_in_the_order_of_the_coroutines(qwen3):
 
 
 def distribution_of(model, prompt, response):
-    """Log-probabilities, (tokens, vocabulary), of what may stand in place of each token of a response."""
+    """Log-probabilities, (tokens, vocabulary), of the alternatives to each token of a response."""
     tokens = torch.tensor([[*prompt, *map(int, response)]])
     with torch.no_grad():
         distribution = model(input_ids=tokens).logits[0].float().log_softmax(-1)
@@ -537,7 +537,7 @@ def test_tops_and_draws_are_those_of_each_drafts_own_positions(qwen3, monkeypatc
 
 
 def special(engine, job):
-    """Decode in one of several ways, behind a prefix or not."""
+    """Decode in one of several ways, after a prefix or from the start."""
     first = Residual(np.array([3, 5]), np.array([0.9, 0.0])) if job.name % 3 == 0 else None
     draws = Gumbel(job.name) if job.name % 2 else Inversion(uniforms(0, "special", job.name, count=LIMIT))
 

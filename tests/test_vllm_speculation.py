@@ -1,4 +1,4 @@
-"""Why self-speculation is refused under vLLM: its own speculative sampling draws from another distribution on this
+"""Why self-speculation is unsupported under vLLM: its own speculative sampling has another distribution on this
 build."""
 
 import pytest
