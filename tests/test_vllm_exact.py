@@ -151,7 +151,7 @@ def test_another_distribution_is_found(fault):
 @pytest.mark.parametrize("top", [1, 2, 3, 4])
 @every_temperature
 def test_a_token_is_kept_or_sampled_with_the_policys_distribution_exactly(top, temperature):
-    """All drafts of one token, all uniforms by halves of the acceptance probability, all first tokens of the servers."""
+    """All drafts of one token, uniforms by halves of the acceptance probability, all first tokens of the servers."""
     earlier, now = POLICIES[:2]
     q, p = (Tempered(policy, temperature).distribution(()) for policy in (earlier, now))
     stored = np.argsort(-q, kind="stable")[:top].astype(np.int32)[None]
