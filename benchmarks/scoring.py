@@ -18,9 +18,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.side_by_side import line, ratio, seconds
-from redraft.engines.distributions import LOGITS_AT_ONCE
 from redraft.engines.torch.engine import TorchEngine
-from redraft.engines.torch.head import hidden_states
+from redraft.engines.torch.head import LOGITS_AT_ONCE, hidden_states
 
 PROMPT, DRAFT, DRAFTS, ROUNDS = 64, 192, 8, 5
 CASES = ((32_768, torch.float32), (151_936, torch.float32), (151_936, torch.bfloat16))

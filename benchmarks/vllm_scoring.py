@@ -33,7 +33,7 @@ import torch
 from benchmarks.side_by_side import line, ratio, seconds
 from benchmarks.vllm_rollout import TINY_VOCABULARY, save
 from redraft.config import TinyModel
-from redraft.engines.distributions import LOGITS_AT_ONCE
+from redraft.engines.torch.head import LOGITS_AT_ONCE
 from redraft.engines.vllm import local as vllm_local
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.rule import Distributions

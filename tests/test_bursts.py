@@ -86,7 +86,7 @@ class Taping:
     def capture(self, work):
         rows, cache = self.engine.rows, self.engine.cache
         outputs = (rows.out_tokens, rows.out_log_probs, rows.top_tokens, rows.top_log_probs)
-        states = [(state, state.clone()) for state in (rows._numbers, *outputs, cache._all)]
+        states = [(state, state.clone()) for state in (rows.numbers, *outputs, cache._all)]
         with Tape() as tape:
             work()
         for state, before in states:
@@ -169,7 +169,7 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_responses_are_those_of_decoding_token_by_token(qwen3, way, small_shapes, monkeypatch):
-    """With sessions that end at a stop or their limit within a burst, and draw in all ways."""
+    """With sessions that end at a stop or their limit within a burst, and sample in all ways."""
     jobs, plain, engine = make_jobs(24), make_engine(qwen3), make_engine(qwen3, **way)
     looks = [counted(one, monkeypatch) for one in (plain, engine)]
     expected = ask_all(plain, jobs)
@@ -193,7 +193,7 @@ def test_every_distribution_of_sampling_is_that_of_decoding_token_by_token(qwen3
 
 
 @pytest.mark.parametrize(("static", "burst", "filled"), [(False, 16, 30), (True, 16, 30), (False, 4, 15)], ids=str)
-def test_who_has_filled_its_row_writes_nothing_behind_it_in_the_rest_of_a_burst(qwen3, static, burst, filled):
+def test_a_filled_row_writes_nothing_after_its_end_in_the_rest_of_a_burst(qwen3, static, burst, filled):
     """Two rows end with the last slots that the cache has, or has so far, beside others that start in the first."""
     engine = make_engine(qwen3, burst=burst, static=static, stops=())
     prompts, limits = [[2, 3]] * 3 + [[4] * filled] * 2 + [[3, 2]] * 3, [14, 20, 16, 2, 2, 15, 13, 14]
@@ -210,7 +210,7 @@ def test_who_has_filled_its_row_writes_nothing_behind_it_in_the_rest_of_a_burst(
 
 @pytest.mark.parametrize("tape", [False, True], ids=["eager", "taped"])
 def test_rows_that_fill_a_shape_disturb_no_session_that_is_idle(qwen3, tape):
-    """Sessions that have scored or decoded wait in the rows behind, and go on with what they have in the cache."""
+    """Idle sessions wait in the rows after the decoding ones, and go on with their cached tokens."""
     engine = make_engine(qwen3, burst=4, static=True, tape=tape, max_rows=8, stops=())
     jobs = make_jobs(6)
 
@@ -233,7 +233,7 @@ def test_rows_that_fill_a_shape_disturb_no_session_that_is_idle(qwen3, tape):
         np.testing.assert_allclose(np.concatenate([first.log_probs, second.log_probs]), expected, atol=1e-4)
 
 
-def test_who_gave_up_while_decoding_takes_nothing_in_the_row_it_left(qwen3):
+def test_a_cancelled_session_samples_nothing_in_the_row_it_left(qwen3):
     """It leaves a row with tokens to decode, which later passes fill their shapes with."""
     engine = make_engine(qwen3, burst=2, static=True, max_rows=8, stops=(), max_length=26)
 
@@ -270,7 +270,7 @@ def test_a_shape_is_captured_once_and_follows_weights_that_change_in_place(small
     assert engine._graphs.captured <= len(set(shapes))
 
 
-def test_no_graph_stands_for_sessions_that_ask_for_more(qwen3):
+def test_no_graph_is_replayed_for_sessions_that_request_more(qwen3):
     """The same prompts with and without the top of their distributions, and by inversion and by noise, each until
     captured."""
     plain, engine = make_engine(qwen3), make_engine(qwen3, burst=4, static=True, tape=True)
@@ -294,7 +294,7 @@ def test_graphs_of_weights_that_lie_elsewhere_are_dropped(small_shapes):
     engine = make_engine(model, burst=16, static=True, tape=True)
     run(engine, jobs)
     captured = engine._graphs.captured
-    old = [parameter.data for parameter in model.parameters()]  # what graphs of the old places would still compute with
+    old = [parameter.data for parameter in model.parameters()]  # graphs of the old addresses would compute with these
     for parameter, data in zip(model.parameters(), old, strict=True):
         parameter.data = data * 1.1
     check_against_plain_forward(model, jobs, run(engine, jobs))
@@ -348,7 +348,7 @@ def test_speculation_replays_its_plain_passes(qwen3, small_shapes):
     check_same([c for _, c in run(engine, jobs)], expected)
 
 
-def test_a_shape_has_room_for_what_it_needs_and_a_third_more_at_most():
+def test_a_padded_shape_is_at_most_half_again_as_large():
     sizes = [Shape(n, n, False, 0).padded(10_000, 10_000) for n in range(1, 5000)]
     for needed, (rows, span, *_) in enumerate(sizes, 1):
         assert needed <= rows < max(needed * 1.5, needed + graphs.ROWS)
@@ -358,7 +358,7 @@ def test_a_shape_has_room_for_what_it_needs_and_a_third_more_at_most():
     assert Shape(9, 300, True, 3).padded(10, 310) == Shape(10, 310, True, 3)
 
 
-def test_models_whose_passes_look_at_what_they_computed_are_not_captured():
+def test_models_whose_passes_branch_on_computed_values_are_not_captured():
     config = {key: value for key, value in TINY.items() if key != "pad_token_id"}
     experts = MixtralForCausalLM(MixtralConfig(**config, num_local_experts=2, sliding_window=None))
     assert not capturable(experts)

@@ -1,4 +1,4 @@
-"""Drafts scored in chunks: the same responses as from whole drafts, and nothing computed behind the cut's chunk."""
+"""Drafts scored in chunks: the same responses as from whole drafts, and nothing computed after the cut's chunk."""
 
 import asyncio
 from functools import cache
@@ -154,7 +154,7 @@ def test_a_rule_that_stops_early_needs_no_more_than_the_distributions_up_to_its_
 
 
 def test_chances_of_rules_that_need_the_whole_draft_do_depend_on_it():
-    """Whoever declares them to stop early makes these tests fail."""
+    """Declaring them to stop early makes these tests fail."""
     assert not BlockRule.stops_early
     assert not RandomCut.stops_early
     distributions = Distributions.one_hot(np.zeros(4, np.int32), np.full(4, -0.5))
@@ -210,7 +210,7 @@ def drafts_of(count=14):
 
 
 async def verified(engine, name, prompt, draft, keep, chunked):
-    """Scores up to the chunk of the cut, and a continuation behind it."""
+    """Scores up to the chunk of the cut, and a continuation after it."""
     at, parts, known = (np.arange(len(draft))[:, None] + np.arange(3)) % 23, [], 0
     async with engine.session(prompt) as session:
         while known < len(draft) and known <= keep:
@@ -240,7 +240,7 @@ def columns(parts):
     "options", [{}, {"max_rows": 3}, {"max_rows": 1}, {"max_rows": 5, "max_batched_tokens": 12}], ids=str
 )
 def test_the_engine_scores_chunks_as_it_does_the_whole(model, chunk, options):
-    """Scores differ by 1e-5 at most, as any two batches' do; drawn tokens, continuations and their cache by nothing."""
+    """Scores differ by 1e-5 at most, as any two batches' do; tokens, continuations and their cache by nothing."""
     jobs = drafts_of()
     (_, expected), (engine, found) = (run(model, jobs, c, **o) for c, o in ((None, {}), (chunk, options)))
     for (_, draft, keep), (whole, before), (parts, after) in zip(jobs, expected, found, strict=True):
@@ -269,11 +269,11 @@ def test_further_chunks_of_many_drafts_share_passes(model, monkeypatch):
     monkeypatch.setattr(engine, "_forward", lambda *args: [fed.append(args[0].shape), forward(*args)][1])
     engine.run(*(verified(engine, i, [3, 4], np.full(16, 5, np.int32), 16, True) for i in range(8)))
     scoring = [tuple(shape) for shape in fed if shape[1] > 1]
-    assert scoring == [(6, 10), (2, 10), (7, 9), (1, 9)], "as many as there is room for"
+    assert scoring == [(6, 10), (2, 10), (7, 9), (1, 9)], "as many as fit"
 
 
 def test_a_chunk_whose_beginning_is_not_in_the_cache_is_scored_all_the_same(model):
-    """Another draft was scored in between, so that the row was filled anew."""
+    """Another draft was scored in between, so that the row was filled again."""
     draft, other = (stream(0, name).integers(2, 23, 20).astype(np.int32) for name in ("draft", "other"))
     engine = TorchEngine(model, stops=(), max_length=44, chunk=6)
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from redraft.engines import distributions
-from redraft.engines.distributions import given_log_probs
+from redraft.engines.torch import head as distributions
+from redraft.engines.torch.head import given_log_probs
 
 POSITIONS, WIDTH, VOCABULARY = 12, 8, 30
 

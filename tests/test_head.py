@@ -19,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from redraft.engines import distributions
+from redraft.engines.torch import head as distributions
 from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
 from redraft.errors import UserError
 

@@ -29,11 +29,11 @@ class Engine:
         return True
 
     def run(self, *coroutines, outside=None):
-        return asyncio.run(run_to_end(coroutines, self.work, lambda: "nothing is asked for", outside))
+        return asyncio.run(run_to_end(coroutines, self.work, lambda: "no requests", outside))
 
 
 async def rewarded(engine, outside, seconds, passes=0, reward=1.0):
-    """A session that decodes, waits for a reward and decodes again; grading lasts for so many passes, and seconds."""
+    """A session that decodes, waits for a reward and decodes again; grading lasts for `passes` and `seconds`."""
 
     async def grade():
         engine.events.append("graded from")
@@ -111,13 +111,13 @@ def test_nothing_pending_outside_is_a_standstill_as_before():
         await asyncio.Event().wait()
 
     for given in (outside, None):
-        with pytest.raises(RuntimeError, match="nothing is asked for"):
+        with pytest.raises(RuntimeError, match="no requests"):
             engine.run(forever(), outside=given) if given is not None else engine.run(asyncio.Event().wait())
 
 
-def test_a_wait_that_the_loop_was_not_told_of_is_a_standstill():
+def test_a_wait_unknown_to_the_loop_is_a_standstill():
     engine = Engine()
-    with pytest.raises(RuntimeError, match="nothing is asked for"):
+    with pytest.raises(RuntimeError, match="no requests"):
         engine.run(rewarded(engine, Outside(), 5.0))
 
 
@@ -154,14 +154,14 @@ def test_an_error_elsewhere_does_not_wait_for_what_is_outside(known):
 
 
 async def turns(count):
-    """An answer after so many turns of the event loop."""
+    """An answer after `count` turns of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("count", range(IDLE_TURNS - 10, IDLE_TURNS + 10))
 def test_an_answer_that_comes_when_the_loop_s_patience_ends_is_no_standstill(count):
-    """Behind its answer a session needs a few turns more, however many it waited for it."""
+    """After its answer a session needs a few more turns, however long it waited."""
     engine, outside = Engine(), Outside()
 
     async def session():
@@ -173,8 +173,8 @@ def test_an_answer_that_comes_when_the_loop_s_patience_ends_is_no_standstill(cou
 
 
 @pytest.mark.parametrize("count", range(IDLE_TURNS - 10, IDLE_TURNS + 10))
-def test_the_engine_works_for_who_got_an_answer_while_another_waits(count):
-    """The other's answer comes only behind the engine's work here: a loop that slept until then would never end."""
+def test_the_engine_serves_a_session_with_an_answer_while_another_waits(count):
+    """The other's answer comes only after the engine's work here: a loop that slept until then would never end."""
     engine, outside, worked = Engine(), Outside(), asyncio.Event()
 
     async def first():

@@ -50,7 +50,7 @@ def test_a_machine_s_sweep_has_what_a_fit_needs(tiny_model, tmp_path):
     assert flops > 1e6
 
 
-def test_a_model_without_room_for_two_lengths_is_refused(tiny_model):
+def test_a_model_too_short_for_two_lengths_is_rejected(tiny_model):
     with pytest.raises(UserError, match="two lengths or more"):
         measure(tiny_model, "cpu", 1, 4, lengths=(256, 510, 1024), gammas=(7,))
 

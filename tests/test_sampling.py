@@ -37,7 +37,7 @@ def test_each_token_gets_the_share_of_uniforms_that_is_its_probability():
 
 
 def test_tokens_too_rare_for_single_precision_keep_their_share():
-    """In float32 the sum of the first two is that of the first one alone, and the second could not be drawn."""
+    """In float32 the sum of the first two is that of the first one alone, and the second could not be sampled."""
     log_probs = torch.tensor([[0.75, 1e-9, 2e-9, 0.25]] * 4).log()
     weights = log_probs[0].exp().double()
     middles = (weights.cumsum(0) - weights / 2) / weights.sum()
@@ -72,7 +72,7 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_their_proportions(top_p
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 @pytest.mark.parametrize("probabilities", [[0, 0.5, 0, 0.5, 0], [0.5, 0, 0, 0, 0.5], [0, 0, 1.0, 0, 0]])
-def test_a_token_of_probability_zero_is_never_drawn(probabilities, top_p):
+def test_a_token_of_probability_zero_is_never_sampled(probabilities, top_p):
     edges = np.cumsum(probabilities)
     u = [5e-324, 2**-53, 1.0, 1 - 2**-53, *edges[edges > 0], *np.nextafter(edges[edges > 0], 0)]
     tokens, log_probs = sample(logits_of(probabilities).expand(len(u), -1), torch.tensor(u), 1.0, top_p)
@@ -90,7 +90,7 @@ def test_log_probs_are_those_of_the_temperature_before_top_p():
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.8])
-def test_a_row_is_drawn_as_if_it_were_alone(top_p):
+def test_a_row_is_sampled_as_if_it_were_alone(top_p):
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(40, 17, generator=generator)
     u = 1 - torch.rand(40, dtype=torch.float64, generator=generator)

@@ -41,7 +41,7 @@ def quarters(*numbers):
 
 
 def test_tokens_have_the_policys_distribution_and_not_the_drafters_by_enumeration():
-    """All proposals, chances and draws of blocks of two, with distributions of three tokens that depend on the token
+    """All proposals and uniforms of blocks of two, with distributions of three tokens that depend on the token
     before."""
     drafter_first, policy_first = quarters(2, 1, 1), quarters(1, 3, 0)
     drafter_second = [quarters(1, 1, 2), quarters(4, 0, 0), quarters(0, 2, 2)]
@@ -98,7 +98,7 @@ def test_equal_distributions_keep_everything_and_disjoint_ones_nothing():
             torch.tensor([[chance]], dtype=torch.float64),
             torch.tensor([[0.9, 0.1]]),
         )
-        assert (int(kept), int(behind)) == (0, 1), "drawn from the policy's distribution by the first number"
+        assert (int(kept), int(behind)) == (0, 1), "sampled from the policy's distribution by the first number"
 
 
 def test_leading_agreement_is_counted():
@@ -266,7 +266,7 @@ def test_a_residual_first_token_and_the_top_of_each_distribution_are_served(qwen
             assert sorted(log_probs, reverse=True) == log_probs.tolist()
 
 
-def test_a_session_goes_on_behind_what_was_speculated(qwen3):
+def test_a_session_goes_on_after_speculated_tokens(qwen3):
     engine = speculating(qwen3, 3, stops=())
 
     async def twice():
@@ -291,7 +291,7 @@ def test_the_controller_hears_of_each_rollout_and_sees_batch_and_lengths(qwen3):
     assert all(active <= 2 for active, _ in controller.seen)
 
 
-def test_more_proposals_than_there_is_room_for_are_not_made(qwen3):
+def test_proposals_end_at_the_limit_of_the_response(qwen3):
     engine = speculating(qwen3, 2, controller=Fixed(50))
     check_against_plain_forward(qwen3, jobs := make_jobs(), run(engine, jobs))
     assert len(engine.speculated.proposed_at) == 2
@@ -334,7 +334,7 @@ def test_blocks_are_counted_where_they_begin_in_the_response(qwen3, monkeypatch)
             return await session.decode(prefix, 24, Inversion(uniforms(0, "prefix", count=24)))
 
     engine.run(behind_a_prefix())
-    assert engine.speculated.proposed_from == [3, 12, 3], "one before 16, four before 32, one behind"
+    assert engine.speculated.proposed_from == [3, 12, 3], "one before 16, four before 32, one after"
     assert engine.speculated.kept_from == [3, 12, 3]
 
 

@@ -1,4 +1,4 @@
-"""Bytes and operations of models: the released constants, models that transformers makes, and what is refused."""
+"""Bytes and operations of models: the released constants, models of transformers, and what is unsupported."""
 
 import json
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Position, Roofline, State, Threshold, Toggle
+from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Position, Roofline, Threshold, Toggle, ToggleState
 from redraft.selfspec.roofline import MARGIN, block_efficiency, speedup
 from tests.selfspec import CALIBRATIONS, QWEN
 
@@ -49,12 +49,12 @@ def test_a_new_rollout_knows_nothing_of_the_last(rule, before, trace):
     toggle = Toggle(rule)
     states(toggle, before)
     assert states(toggle, trace) == states(toggle, trace)
-    assert State(ramped=False, on=False) == OFF
+    assert ToggleState(ramped=False, on=False) == OFF
 
 
 @given(RULE, st.integers(1, 64), st.lists(st.floats(1, 8192), min_size=1, max_size=20), st.booleans(), st.booleans())
 def test_many_passes_at_once_are_those_one_by_one(rule, active, lengths, ramped, on):
-    toggle, begin = Toggle(rule), State(ramped or on, on)
+    toggle, begin = Toggle(rule), ToggleState(ramped or on, on)
     state, plain = begin, 0
     for length in lengths:
         state = toggle.after(state, active, length)
@@ -159,7 +159,7 @@ def test_thresholds_belong_to_their_sides(tau, expected):
     assert (after.high, after.low) == expected
 
 
-def test_a_rollout_between_begins_the_patience_anew():
+def test_a_rollout_in_between_restarts_the_patience():
     position = Position(rung=1)
     for tau in (7.9, 7.2, 7.9):
         position = LADDER.after(position, tau)

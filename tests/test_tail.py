@@ -1,4 +1,4 @@
-"""The tail of a rollout: the share of decoding time with few active responses, and whom rows are given to first."""
+"""The tail of a rollout: share of decoding time with few active responses, and the order in which sessions get rows."""
 
 import numpy as np
 import pytest
@@ -75,10 +75,12 @@ def test_the_engine_measures_the_last_runs_tail(model, monkeypatch):
 
 
 def started(model, monkeypatch, max_rows, jobs):
-    """Names of sessions in the order in which they got rows: (prompt's length, draft's, room)."""
+    """Names of sessions in the order in which they got rows: (prompt's length, draft's, limit)."""
     engine, order = TorchEngine(model, stops=(), max_length=60, max_rows=max_rows), []
     fill = engine._prefill
-    monkeypatch.setattr(engine, "_prefill", lambda batch: [order.extend(row.prompt[0] for row in batch), fill(batch)])
+    monkeypatch.setattr(
+        engine, "_prefill", lambda batch: [order.extend(r.session.prompt[0] for r in batch), fill(batch)][1]
+    )
 
     async def one(name, prompt, draft, room):
         async with engine.session([name] + [5] * (prompt - 1)) as session:
@@ -94,7 +96,7 @@ JOBS = [(4, 6, 20), (2, 0, 20), (9, 12, 20), (2, 30, 20), (3, 0, 5)]
 
 
 def test_rows_that_are_short_go_to_the_longest_expected_continuation_first(model, monkeypatch):
-    """Who has no draft may take all its room; a draft's own length says how long its response may be."""
+    """Without a draft a response may reach its limit; a draft's length is the expected length of its response."""
     assert started(model, monkeypatch, 1, JOBS) == [5, 3, 4, 2, 6]
 
 

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from redraft.engines import distributions
+from redraft.engines.torch import head as distributions
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.loop import Outside
 from redraft.errors import UserError
@@ -70,7 +70,7 @@ def make_engine(model, **settings):
 
 @dataclass
 class Job:
-    """One session: maybe score a draft, then decode behind the first `keep` tokens of it."""
+    """One session: maybe score a draft, then decode after its first `keep` tokens."""
 
     name: int
     prompt: list[int]
@@ -249,7 +249,9 @@ def test_a_model_is_left_as_it_was_in_its_mode_and_its_attention(training):
 def test_a_scored_draft_is_not_computed_again(qwen3, monkeypatch):
     jobs, engine, filled = make_jobs(), make_engine(qwen3), []
     prefill = engine._prefill
-    monkeypatch.setattr(engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)])
+    monkeypatch.setattr(
+        engine, "_prefill", lambda batch: [filled.extend(len(r.sequence) for r in batch), prefill(batch)][1]
+    )
     run(engine, jobs)
     assert sum(filled) == sum(len(job.prompt) + (len(job.draft) if job.scores else job.keep) for job in jobs)
 
@@ -340,7 +342,7 @@ def test_sessions_that_wait_for_something_outside_are_not_waited_for_for_ever(qw
             await asyncio.Event().wait()
 
     engine = make_engine(qwen3)
-    with pytest.raises(RuntimeError, match="no session asks for anything"):
+    with pytest.raises(RuntimeError, match="no session has a request"):
         engine.run(wait(engine))
     jobs = make_jobs()
     check_against_plain_forward(qwen3, jobs, run(engine, jobs))
@@ -480,7 +482,7 @@ def test_results_come_in_the_order_of_the_coroutines(qwen3):
 
 
 def distribution_of(model, prompt, response):
-    """Log-probabilities, (tokens, vocabulary), of what may stand in place of each token of a response."""
+    """Log-probabilities, (tokens, vocabulary), of the alternatives to each token of a response."""
     tokens = torch.tensor([[*prompt, *map(int, response)]])
     with torch.no_grad():
         distribution = model(input_ids=tokens).logits[0].float().log_softmax(-1)
@@ -534,7 +536,7 @@ def test_tops_and_draws_are_those_of_each_drafts_own_positions(qwen3, monkeypatc
 
 
 def special(engine, job):
-    """Decode in one of several ways, behind a prefix or not."""
+    """Decode in one of several ways, after a prefix or from the start."""
     first = Residual(np.array([3, 5]), np.array([0.9, 0.0])) if job.name % 3 == 0 else None
     draws = Gumbel(job.name) if job.name % 2 else Inversion(uniforms(0, "special", job.name, count=LIMIT))
 
@@ -595,7 +597,9 @@ def test_a_first_token_by_noise_out_of_a_residual_has_the_noise_of_its_position_
 
 def count_prefilled(engine, monkeypatch):
     filled, prefill = [], engine._prefill
-    monkeypatch.setattr(engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)])
+    monkeypatch.setattr(
+        engine, "_prefill", lambda batch: [filled.extend(len(r.sequence) for r in batch), prefill(batch)][1]
+    )
     return filled
 
 

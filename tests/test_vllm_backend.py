@@ -1,4 +1,4 @@
-"""vLLM as a backend of evaluation, in front of an engine that only notes what it is asked for."""
+"""vLLM as a backend of evaluation, over an engine that only records its requests."""
 
 import asyncio
 from types import SimpleNamespace

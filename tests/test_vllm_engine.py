@@ -62,7 +62,7 @@ def make_engine(answer=None, stops=(EOS,), cached=0, temperature=1.0):
 
 
 def ask(engine, score=None, prefix=DRAFT[:2], room=3, numbers=(0.25, 0.5, 1.0)):
-    """Results of scoring, if asked for, and of decoding in one session."""
+    """Results of scoring, if requested, and of decoding in one session."""
 
     async def session():
         async with engine.session(PROMPT) as opened:
@@ -239,10 +239,10 @@ def test_a_prompt_of_one_token_is_not_looked_up():
 def test_a_server_whose_worker_is_not_ours_is_refused(rows):
     """vLLM's own answers with a row for each token of the prompt too: 6 with the last one, which is a dummy."""
     extra = {} if rows is None else {"prompt_logprobs": [[-1.0]] * rows, "prompt_ids": [[1]] * rows}
-    with pytest.raises(UserError, match="log-probabilities of a draft alone") as error:
+    with pytest.raises(UserError, match="log-probabilities of the draft alone") as error:
         ask(make_engine(Answer([1], extra_fields=extra)), score=DRAFT)
     assert (error.value.key, error.value.allowed) == ("worker_cls", WORKER)
-    with pytest.raises(UserError, match="log-probabilities of a draft alone"):
+    with pytest.raises(UserError, match="log-probabilities of the draft alone"):
         ask(make_engine(Answer([1], extra_fields={"prompt_logprobs": [[-1.0]] * 5})), score=DRAFT)
 
 
@@ -277,7 +277,7 @@ def test_what_the_servers_would_cut_short_is_refused():
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_what_verls_client_does_not_offer_is_refused_before_anything_is_asked(ask, capability):
+def test_what_verls_client_lacks_is_rejected_before_any_request(ask, capability):
     engine = make_engine()
 
     async def one():
@@ -291,7 +291,7 @@ def test_what_verls_client_does_not_offer_is_refused_before_anything_is_asked(as
 
 
 def opened(one, answer=None, cached=0):
-    """Requests of what one session asks for, and its result."""
+    """Requests of one session, and its result."""
     engine = make_engine(answer, cached=cached)
 
     async def session():
@@ -330,7 +330,7 @@ def test_a_bias_is_what_vllm_divides_by_the_temperature_together_with_the_logits
 
 
 @pytest.mark.parametrize(("answer", "room"), [(Answer([EOS], [-1.0]), 3), (Answer([1], [-1.0]), 1)])
-def test_nothing_is_asked_behind_a_first_token_that_ends_the_response(answer, room):
+def test_no_request_follows_a_first_token_that_ends_the_response(answer, room):
     _, requests, made = opened(lambda s: s.decode(DRAFT[:2], room, Inversion(np.full(room, 0.5)), FIRST), answer)
     assert len(requests) == 1
     assert made.tokens.tolist() == answer.token_ids
@@ -360,7 +360,7 @@ def test_the_top_of_what_was_sampled_is_scored_once_more():
     _, (_, tokens, settings) = requests
     assert tokens == [3, 4, 1, 2, 1, 1, 1]
     assert (settings["prompt_logprobs"], settings["max_tokens"]) == (2, 1)
-    assert settings["extra_args"] == {"scored_from": 3}, "behind what is known"
+    assert settings["extra_args"] == {"scored_from": 3}, "after the known tokens"
     assert settings["skip_reading_prefix_cache"], "all of it is there"
     assert made.top.tokens.tolist() == [[1, 2]] * 3
     assert made.top.log_probs[:, 0].tolist() == [-4, -5, -6], "of the sampled tokens alone"
@@ -407,7 +407,7 @@ def test_concurrent_requests_are_timed_once():
 
 
 @pytest.mark.parametrize("kind", ["client", "output"])
-def test_what_is_asked_of_a_client_is_what_verls_has(kind):
+def test_requests_use_only_what_verls_client_has(kind):
     import inspect
 
     replica = pytest.importorskip("verl.workers.rollout.replica", reason="verl is not installed")

@@ -1,4 +1,4 @@
-"""Exact reuse through requests to vLLM: the distribution of what is drawn, over servers of an enumerable policy.
+"""Exact reuse through requests to vLLM: the distribution of sampled tokens, over servers of an enumerable policy.
 
 The servers compute what vLLM's would with our worker: a softmax of biased logits that are divided by the temperature,
 seeds, and of a prompt the most probable tokens as verl's hand them over. A real vLLM stands at the end.
@@ -66,7 +66,7 @@ class Tempered(Policy):
 
 
 class Servers:
-    """Serves a policy behind `PROMPT`; `biased` says whether biases of logits are heeded."""
+    """Serves a policy after `PROMPT`; without `biased` it ignores biases of logits."""
 
     def __init__(self, policy, biased=True):
         self.policy, self.biased, self.requests = policy, biased, []
@@ -103,7 +103,7 @@ class Servers:
 
 
 def prompt_log_probs(policy, response, first, count):
-    """Those of a response's tokens from a place on, or of as many most probable ones alone."""
+    """Log-probabilities of a response's tokens from a position on, or of the `count` most probable ones."""
     ids, rows = [], []
     for place, token in list(enumerate(response))[first:]:
         distribution = policy.distribution(tuple(response[:place]))
@@ -150,8 +150,8 @@ def test_another_distribution_is_found(fault):
 
 @pytest.mark.parametrize("top", [1, 2, 3, 4])
 @every_temperature
-def test_a_token_is_kept_or_drawn_with_the_policys_distribution_exactly(top, temperature):
-    """All drafts of one token, all uniforms of acceptance by halves of the chance, all first tokens of the servers."""
+def test_a_token_is_kept_or_sampled_with_the_policys_distribution_exactly(top, temperature):
+    """All drafts of one token, uniforms by halves of the acceptance probability, all first tokens of the servers."""
     earlier, now = POLICIES[:2]
     q, p = (Tempered(policy, temperature).distribution(()) for policy in (earlier, now))
     stored = np.argsort(-q, kind="stable")[:top].astype(np.int32)[None]
@@ -164,7 +164,7 @@ def test_a_token_is_kept_or_drawn_with_the_policys_distribution_exactly(top, tem
 
 
 def judged(token, q, stored, policy, temperature):
-    """Probability that a draft of one token is kept, and the distribution of the token that the servers draw else."""
+    """Probability of keeping a draft of one token, and else the distribution of the token that the servers sample."""
     servers, found = Servers(policy), {}
 
     class Half(ResidualRule):

@@ -1,4 +1,5 @@
-"""Why self-speculation is unsupported under vLLM: this build's speculative sampling has a wrong distribution."""
+"""Why self-speculation is unsupported under vLLM: its own speculative sampling has another distribution on this
+build."""
 
 import pytest
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from redraft.config import TinyModel
-from redraft.engines.distributions import LOGITS_AT_ONCE
+from redraft.engines.torch.head import LOGITS_AT_ONCE
 from redraft.engines.vllm.engine import SCORING, VLLMEngine
 from redraft.errors import UserError
 from redraft.evaluate.lm_eval.stock import cpu_build_named_vllm
@@ -92,7 +92,7 @@ def asked(vllm, sequences, **settings):
 
 
 def scored(vllm, pairs, top=0, temperatures=(1.0,)):
-    """Scores of drafts behind prompts by sessions that run together, and how many requests they made."""
+    """Scores of drafts by concurrent sessions, and their number of requests."""
     engines, requests = [VLLMEngine(vllm, (), LONGEST, temperature=each) for each in temperatures], []
     generate = vllm.generate
 
@@ -109,7 +109,7 @@ def scored(vllm, pairs, top=0, temperatures=(1.0,)):
 
 
 def whole_distributions(vllm, prompt, draft):
-    """The distribution in each of the draft's places, (draft, vocabulary), by vLLM's own method without the cache."""
+    """The distribution at each of a draft's positions, (draft, vocabulary), by vLLM's own method without cache."""
     with stock(vllm):
         ((ids, rows),) = asked(vllm, [np.append(prompt, draft)], prompt_logprobs=VOCABULARY)
     distributions = np.full((len(ids), VOCABULARY), np.nan)
@@ -149,7 +149,7 @@ def test_scores_are_at_the_temperature_of_their_request_also_beside_others(vllm)
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
 def test_what_is_sampled_has_the_policys_log_probability_at_its_temperature_without_a_bias(temperature, vllm):
-    """All tokens but the three least probable are biased away, so that one of these is drawn."""
+    """All tokens but the three least probable are biased away, so that one of these is sampled."""
     prompt = tokens_of("prompt", 20)
     (distribution,) = at(whole_distributions(vllm, prompt, np.array([2])), temperature)
     few = np.argsort(distribution)[:3]
@@ -251,7 +251,7 @@ def test_verls_servers_read_the_same_rows_also_hidden_ones(top, vllm):
         assert np.isnan(np.array(verls["prompt_logprobs"])).sum() == hidden * max(top, 1)
 
 
-def test_the_rest_of_a_prompt_may_be_asked_for_and_all_of_it(vllm):
+def test_the_rest_of_a_prompt_or_all_of_it_may_be_scored(vllm):
     sequence = tokens_of("prompt", 50)
     ((_, whole),) = asked(vllm, [sequence], prompt_logprobs=2)
     assert len(whole) == 49
@@ -261,7 +261,7 @@ def test_the_rest_of_a_prompt_may_be_asked_for_and_all_of_it(vllm):
 
 
 @served("in chunks")
-def test_a_prefill_in_chunks_gives_the_same_and_leaves_nothing_behind(vllm):
+def test_a_prefill_in_chunks_gives_the_same_and_leaves_no_answer(vllm):
     """On a GPU a prompt is computed in several steps, of which each has a part of the rows."""
     pairs = [(tokens_of(f"prompt {n}", n), tokens_of(f"draft {n}", 140 - n)) for n in (2, 40, 47, 48, 49, 100)]
     for _ in range(2):
@@ -277,7 +277,7 @@ def unfinished(worker):
 
 
 @served("in chunks")
-def test_an_aborted_request_leaves_no_answer_behind(vllm):
+def test_an_aborted_request_leaves_no_answer(vllm):
     begun = []
 
     async def score():

@@ -1,1 +1,1 @@
-"""When self-speculation pays: roofline, its fit, toggle, ladder, simulator (EfficientRollout, docs/selfspec.md)."""
+"""When self-speculation pays: calibrated roofline, toggle, ladder (EfficientRollout, docs/selfspec.md)."""

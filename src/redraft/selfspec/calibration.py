@@ -1,7 +1,7 @@
 """A calibrated roofline of one model on one device, and its file.
 
-The file has the layout of those that the authors released, so that theirs can be read too. A file that cannot be read
-is an error: the released code then speculates always.
+The file has the layout of the authors' released files, so that those can be read too. An unreadable file is an error
+here; the released code would then always speculate.
 """
 
 import math
@@ -29,14 +29,14 @@ FITTED_KEYS = {
     "draft_overhead": ("calibration", "c_D"),
     "verify_overhead": ("calibration", "c_V"),
 }
-"""Section and key of each parameter."""
+"""Section and key of each fitted parameter in the file."""
 NEUTRAL = {
     ("hardware", "tp"): 1,
     ("hardware", "c_comm"): 0,
     ("calibration", "beta"): 0,
     ("calibration", "per_gamma"): {},
 }
-"""What the released files can hold and this roofline does not model, and the value at which it changes nothing."""
+"""Parameters of the released files that this roofline does not model, with their neutral values."""
 MAY_BE_ZERO = {"target_overhead", "draft_overhead", "verify_overhead"}
 
 
@@ -52,8 +52,8 @@ class Calibration:
         kv_bytes: effective bytes of keys and values for one position (κ_eff = λκ).
         draft_factor: cost of reading quantised weights beyond their bytes (η_d).
         target_overhead: residual time of a target pass, µs a sequence (c_T).
-        draft_overhead: the same for a drafter's pass (c_D).
-        verify_overhead: the same for a verification (c_V).
+        draft_overhead: the same of a drafter's pass (c_D).
+        verify_overhead: the same of a verification (c_V).
     """
 
     model: str
@@ -68,20 +68,20 @@ class Calibration:
 
     @property
     def kv_share(self) -> float:
-        """Share of the bytes of keys and values that counts (λ)."""
+        """Effective share of the bytes of keys and values (λ)."""
         return self.kv_bytes / self.costs.kv_bytes
 
     def of_model(self, constants: ModelConstants) -> "Calibration":
         """The same device with another model: all parameters stay, with λ instead of κ_eff.
 
-        A guess: factor and overheads were fitted to this calibration's model.
+        An estimate: factor and overheads were fitted to this calibration's model.
         """
         costs = constants.costs
         return replace(self, model=constants.name, costs=costs, kv_bytes=self.kv_share * costs.kv_bytes)
 
 
 def write_calibration(file: Path, calibration: Calibration, metadata: dict[str, Any]) -> None:
-    """Write a calibration with what is known of its fit."""
+    """Write a calibration with metadata of its fit."""
     content: dict[str, dict[str, Any]] = {"hardware": {}, "model": {"name": calibration.model}, "calibration": {}}
     for (section, key), value in NEUTRAL.items():
         content[section][key] = value
@@ -93,16 +93,16 @@ def write_calibration(file: Path, calibration: Calibration, metadata: dict[str, 
 
 
 def read_calibration(file: Path) -> Calibration:
-    """Read a calibration, of this project or of the authors.
+    """Read a calibration of this project or of the authors.
 
     Raises:
-        UserError: if it is missing or damaged, lacks a number, or holds what this roofline does not model.
+        UserError: if it is missing or damaged, lacks a number, or has a parameter that this roofline does not model.
     """
     content = read_json(file)
     for (section, key), value in NEUTRAL.items():
-        if (found := _section(content, section, file).get(key, value)) != value:
+        if (given := _section(content, section, file).get(key, value)) != value:
             raise UserError(
-                "the roofline does not model this", file=file, key=f"{section}.{key}", value=found, allowed=str(value)
+                "the roofline does not model this", file=file, key=f"{section}.{key}", value=given, allowed=str(value)
             )
     name = _section(content, "model", file).get("name")
     costs = {field.name: _number(content, "model", COST_KEYS[field.name], file) for field in fields(Costs)}
@@ -111,12 +111,12 @@ def read_calibration(file: Path) -> Calibration:
 
 
 def _section(content: Any, section: str, file: Path) -> dict[str, Any]:
-    found = content.get(section) if isinstance(content, dict) else None
-    if not isinstance(found, dict):
+    part = content.get(section) if isinstance(content, dict) else None
+    if not isinstance(part, dict):
         raise UserError(
             "this calibration lacks a section", file=file, key=section, allowed="hardware, model, calibration"
         )
-    return found
+    return part
 
 
 def _number(content: Any, section: str, key: str, file: Path, *, zero: bool = False) -> float:

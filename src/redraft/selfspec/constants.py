@@ -1,8 +1,8 @@
 """A model's bytes and operations in a forward pass, from its transformers configuration.
 
 Source: EfficientRollout (arXiv 2606.18967), section 4.2 and Appendix D.2. Values have two bytes. Biases and the norms
-of queries and keys, below 0.01 % of the weights, are left out, as in the authors' constants; so are the scales and zero
-points of the quantised drafter, whose cost is in a fitted factor.
+of queries and keys, below 0.01 % of the weights, are omitted, as in the authors' constants; so are the scales and zero
+points of the quantised drafter, whose cost is part of a fitted factor.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ TIED_BY_DEFAULT = {
     "smollm3": True,
 }
 """Decoders that the roofline covers: full attention of grouped queries, a gated FFN, two norms a layer. The value is
-whether the head is the embedding where a configuration does not say."""
+whether head and embedding are tied if a configuration does not say."""
 WINDOWED_BY_DEFAULT = {"mistral", "phi3"}
-"""Those whose `sliding_window` holds without `use_sliding_window`."""
+"""Decoders whose `sliding_window` applies without `use_sliding_window`."""
 COVERED = f"a dense decoder with full attention and 16-bit weights: {', '.join(sorted(TIED_BY_DEFAULT))}"
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the roofline needs of a model.
+    """A model's bytes and operations in the roofline.
 
     Attributes:
         target_bytes: weights of the target, bytes (W_t).
@@ -53,7 +53,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class ModelConstants:
-    """A decoder's sizes, and what follows from them.
+    """A decoder's sizes, and the costs that follow from them.
 
     Attributes:
         hidden: width of the residual stream.
@@ -63,7 +63,7 @@ class ModelConstants:
         intermediate: width of the FFN.
         vocabulary: rows of the embedding.
         tied: whether the head is the embedding.
-        name: what the model is called.
+        name: of the model.
         draft_bits: bits of the drafter's FFN and attention projections; all else keeps 16 (section 4.1).
     """
 
@@ -121,7 +121,7 @@ def model_constants(config: Any, *, draft_bits: int = 4, file: Path | None = Non
         file: file of the configuration, for messages.
 
     Raises:
-        UserError: for a model that the roofline does not cover, or a size that is missing or makes no sense.
+        UserError: for a model that the roofline does not cover, or a size that is missing or invalid.
     """
     keys = config if isinstance(config, Mapping) else config.to_dict()
     _check_covered(keys, file)

@@ -1,16 +1,17 @@
 """Control of a run's speculation: whether a pass speculates, and with how many proposals.
 
 Source: EfficientRollout (arXiv 2606.18967). A toggle switches speculation on within a rollout (section 4.2, equation
-3). It decides before every pass, with the sequences that decode and their mean length. It starts off at each rollout.
-It stays off until more than `ramp` sequences have been active at once: a rollout fills its batch request by request,
-and a batch that is still small would look like the end. Once on it stays on, since the batch only shrinks.
+3). It is updated before every pass with the number of decoding sequences and their mean length, and is off at the start
+of each rollout. It stays off until more than `ramp` sequences have been active at once: a rollout fills its batch
+request by request, and a batch that is still small would be mistaken for the tail. Once on it stays on, since the batch
+only shrinks.
 
-A ladder adapts the length of drafts between rollouts of training (section 4.3). It rises one rung when τ >= 1 + γ α_up
-in `patience` consecutive training rollouts, and falls one rung when τ <= 1 + γ α_down in as many.
+A ladder adapts the draft length between rollouts of training (section 4.3). It rises one rung when τ >= 1 + γ α_up in
+`patience` consecutive training rollouts, and falls one rung when τ <= 1 + γ α_down in as many.
 
-`Control` composes them. It records the passes of a rollout as the toggle saw them, for a replay. A rollout of thousands
-of passes changes its batch a few hundred times. So passes are kept in stretches: those that follow each other with the
-same responses, and propose equally many tokens.
+`Control` combines both. It records the passes of a rollout with the toggle's inputs, for a replay. A rollout of
+thousands of passes changes its batch only a few hundred times, so consecutive passes with the same responses and the
+same number of proposals are stored as one stretch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,25 +24,25 @@ from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.roofline import MARGIN, Numbers, speedup
 
 RAMP = 32
-"""The ramp guard of the released scripts."""
+"""The ramp guard of the released scripts, sequences."""
 
 
-class Rule(Protocol):
-    """Whether speculation pays in a state."""
+class SwitchRule(Protocol):
+    """Decides whether speculation pays, from the batch alone."""
 
     def pays(self, active: Numbers, length: Numbers) -> np.ndarray:
-        """Whether it pays with so many active sequences of this mean length; arguments broadcast."""
+        """Whether it pays with `active` sequences of mean length `length`, tokens; arguments broadcast."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Speculation pays where the roofline promises a speedup of 1 + margin (equation 3).
+    """Speculation pays if the roofline predicts a speedup of at least 1 + margin (equation 3).
 
     Attributes:
         calibration: of the model on this device.
         gamma: tokens of a draft.
-        accepted: tokens of a block (τ), measured in the last rollout; None, if there is none, counts as γ, as in the
-            released code.
+        accepted: mean tokens per block (τ) measured in the last rollout; None without a measurement, which counts as
+            γ, as in the released code.
         margin: δ.
 
     Raises:
@@ -59,27 +60,27 @@ class Roofline:
 
     @property
     def tau(self) -> float:
-        """Tokens of a block that are expected."""
+        """Expected tokens per block."""
         return self.gamma if self.accepted is None else self.accepted
 
     def pays(self, active: Numbers, length: Numbers) -> np.ndarray:
-        """Whether the promised speedup is large enough."""
+        """Whether the predicted speedup is large enough."""
         return speedup(self.calibration, active, length, self.gamma, self.tau) >= 1 + self.margin
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Speculation pays at this many active sequences or fewer, whatever their length; always, if that is infinite."""
+    """Speculation pays with at most `largest` active sequences of any length; always, if that is infinite."""
 
     largest: float
 
     def pays(self, active: Numbers, length: Numbers) -> np.ndarray:
-        """Whether few enough sequences are active."""
+        """Whether at most `largest` sequences are active."""
         return (np.asarray(active) <= self.largest) & np.full(np.shape(length), True)
 
 
 @dataclass(frozen=True)
-class State:
+class ToggleState:
     """State of a toggle within one rollout.
 
     Attributes:
@@ -91,32 +92,32 @@ class State:
     on: bool = False
 
 
-OFF = State()
-"""Every rollout's first state."""
+OFF = ToggleState()
+"""First state of every rollout."""
 
 
 @dataclass(frozen=True)
 class Toggle:
-    """The state machine; states are values, and a new rollout begins with `OFF`.
+    """The state machine; states are values, and a new rollout starts from `OFF`.
 
     Attributes:
-        rule: whether speculation pays.
-        ramp: sequences that must have been exceeded once.
+        rule: decides whether speculation pays.
+        ramp: number of active sequences that a rollout must have exceeded once.
     """
 
-    rule: Rule
+    rule: SwitchRule
     ramp: int = RAMP
 
-    def after(self, state: State, active: int, length: float) -> State:
-        """State for the next pass, with `active` sequences that decode, of this mean length with the prompt."""
+    def after(self, state: ToggleState, active: int, length: float) -> ToggleState:
+        """State for the next pass, with `active` decoding sequences of mean length `length`, prompt included."""
         return self.over(state, active, np.array([length]))[1]
 
-    def over(self, state: State, active: int, lengths: np.ndarray) -> tuple[int, State]:
-        """Passes of a constant batch until speculation is on, and the state then.
+    def over(self, state: ToggleState, active: int, lengths: np.ndarray) -> tuple[int, ToggleState]:
+        """Passes of a constant batch until speculation is on, and the state at that point.
 
         Args:
-            state: that of the last pass.
-            active: sequences that decode.
+            state: of the last pass.
+            active: number of decoding sequences.
             lengths: their mean length before each of the passes, (n,) with n >= 1.
 
         Returns:
@@ -124,9 +125,9 @@ class Toggle:
         """
         ramped = state.ramped or active > self.ramp
         if state.on:
-            return 0, State(ramped, on=True)
+            return 0, ToggleState(ramped, on=True)
         pays = self.rule.pays(active, lengths) & ramped
-        return (int(np.argmax(pays)) if pays.any() else len(lengths)), State(ramped, on=bool(pays.any()))
+        return (int(np.argmax(pays)) if pays.any() else len(lengths)), ToggleState(ramped, on=bool(pays.any()))
 
 
 @dataclass(frozen=True)
@@ -150,13 +151,15 @@ START = Position()
 
 @dataclass(frozen=True)
 class Ladder:
-    """Lengths and when to move; defaults are those of the released scripts and Appendix E.3, which leaves out γ = 3.
+    """Draft lengths and the thresholds between them.
+
+    Defaults are those of the released scripts and Appendix E.3, which omits γ = 3.
 
     Attributes:
         lengths: γ by rung, rising.
         raise_at: α_up.
         lower_at: α_down.
-        patience: consecutive rollouts that a move takes.
+        patience: number of consecutive rollouts before a move.
 
     Raises:
         ValueError: for lengths that do not rise from 1 or more, thresholds not in 0 <= lower_at < raise_at <= 1, or a
@@ -181,8 +184,8 @@ class Ladder:
         """Position for the next rollout.
 
         Args:
-            position: that of this rollout.
-            tau: tokens of a block that this rollout measured; None if it did not speculate, which changes nothing.
+            position: in this rollout.
+            tau: mean tokens per block, measured in this rollout; None without speculation, which changes nothing.
 
         Raises:
             ValueError: for τ outside [1, γ + 1].
@@ -205,10 +208,10 @@ class Stretch(NamedTuple):
     """Consecutive passes with the same responses.
 
     Attributes:
-        active: responses that decode.
-        proposals: of each response in a pass; 0 without speculation.
-        passes: 1 or more.
-        first: mean length of the responses with their prompts before the first pass, tokens.
+        active: number of decoding responses.
+        proposals: per response and pass; 0 without speculation.
+        passes: number of passes, 1 or more.
+        first: mean length of responses and prompts before the first pass, tokens.
         last: the same before the last pass.
     """
 
@@ -220,11 +223,11 @@ class Stretch(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Mean length before each pass, float64 (passes,): exact without speculation, else evenly between the ends."""
+        """Mean length before each pass, float64 (passes,): exact without speculation, else interpolated."""
         return np.linspace(self.first, self.last, self.passes)
 
     def followed_by(self, active: int, proposals: int, length: float) -> bool:
-        """Whether a pass belongs to this stretch: the same responses are longer, by one token without speculation."""
+        """Whether a pass belongs to this stretch: the same responses have grown, by one token without speculation."""
         grown = length - self.last
         same = grown > 0 if proposals else abs(grown - 1) < 1e-6
         return same and (active, proposals) == (self.active, self.proposals)
@@ -246,19 +249,19 @@ def passes_of(trace: Iterable[Stretch]) -> Iterator[tuple[int, float]]:
 
 
 class Control:
-    """Speculation of a run, as an engine asks for it (`redraft.engines.torch.self_speculation.Controller`).
+    """Speculation of a run; a `redraft.engines.torch.self_speculation.Controller`.
 
     Args:
-        ladder: lengths of drafts; with one the length is fixed.
-        rule: gives the rule of a rollout from its draft length and from the tokens of a block that the last rollout
-            measured (τ), at most one more than the draft length; None before there is one.
-        ramp: active responses that must have been exceeded once in a rollout.
+        ladder: draft lengths; with one rung the length is fixed.
+        rule: returns the rule of a rollout from its draft length and the last rollout's mean tokens per block (τ),
+            clipped to the draft length + 1; None before the first measurement.
+        ramp: number of active responses that a rollout must have exceeded once.
 
     Attributes:
         trace: passes of this rollout so far.
     """
 
-    def __init__(self, ladder: Ladder, rule: Callable[[int, float | None], Rule], ramp: int) -> None:
+    def __init__(self, ladder: Ladder, rule: Callable[[int, float | None], SwitchRule], ramp: int) -> None:
         self._ladder, self._rule, self._ramp = ladder, rule, ramp
         self._position, self._accepted = START, None
         self.begin()
@@ -278,22 +281,22 @@ class Control:
         self.trace = []
 
     def draft_length(self, active: int, mean_length: float) -> int:
-        """Proposals of each response in the next pass; 0 for a plain one."""
+        """Number of proposals per response in the next pass; 0 for a plain one."""
         self._state = self._toggle.after(self._state, active, mean_length)
         proposals = self.gamma if self._state.on else 0
         extend(self.trace, active, proposals, mean_length)
         return proposals
 
     def adapt(self, tau: float | None) -> None:
-        """Hear what a rollout of training measured; None if it did not speculate, which changes nothing."""
+        """Update the ladder with the τ of a training rollout; None without speculation, which changes nothing."""
         self._position = self._ladder.after(self._position, tau)
         self._accepted = self._accepted if tau is None else tau
 
     def state(self) -> dict[str, float | None]:
-        """What a run that goes on needs."""
+        """State for a checkpoint."""
         return {**asdict(self._position), "accepted": self._accepted}
 
     def restore(self, state: Mapping[str, float | None]) -> None:
-        """Go on from `state`."""
+        """Restore the state of a checkpoint."""
         self._position = Position(*(int(state[name] or 0) for name in ("rung", "high", "low")))
         self._accepted = state["accepted"]

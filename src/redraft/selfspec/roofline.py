@@ -1,10 +1,10 @@
 """Times of forward passes, and the speedup of speculation that follows (EfficientRollout, arXiv 2606.18967).
 
-A pass takes the longer of its reading and its computing, and a residual time for each sequence (equation 2, section
+A pass takes the longer of its memory reads and its arithmetic, plus a residual time per sequence (equation 2, section
 4.2). Functions take scalars or arrays that broadcast:
 
-    batch   sequences that decode, B
-    length  their mean length with the prompt, S
+    batch   number of decoding sequences, B
+    length  their mean length with the prompt, tokens, S
     gamma   tokens of a draft, γ
 """
 
@@ -17,25 +17,25 @@ from redraft.selfspec.calibration import Calibration
 Numbers: TypeAlias = float | np.ndarray
 MICROSECOND = 1e-6
 HALVINGS = 50
-"""Of the interval [0, 1] in which an acceptance lies: to the precision of a double."""
+"""Bisections of the interval [0, 1] of acceptance probabilities: to the precision of a double."""
 MARGIN = 0.05
-"""The paper's δ: speculation is switched on where it promises this much more (Appendix E.3)."""
+"""The paper's δ: speculation is switched on at a predicted speedup of 1 + δ (Appendix E.3)."""
 
 
 def target_seconds(calibration: Calibration, batch: Numbers, length: Numbers) -> np.ndarray:
-    """T_T, one token of every sequence by the target, s."""
+    """T_T: the target computes one token of every sequence, s."""
     weights = calibration.costs.target_bytes
     return _pass_seconds(calibration, weights, calibration.target_overhead, batch, length)
 
 
 def draft_seconds(calibration: Calibration, batch: Numbers, length: Numbers) -> np.ndarray:
-    """T_D, one token of every sequence by the drafter, s; the factor η_d multiplies weights, not keys and values."""
+    """T_D: the drafter computes one token of every sequence, s; η_d multiplies its weights, not keys and values."""
     weights = calibration.draft_factor * calibration.costs.draft_bytes
     return _pass_seconds(calibration, weights, calibration.draft_overhead, batch, length)
 
 
 def verify_seconds(calibration: Calibration, batch: Numbers, length: Numbers, gamma: Numbers) -> np.ndarray:
-    """T_V, verification of γ drafted tokens of every sequence, s: the target's reading, γ + 1 times its operations."""
+    """T_V: verification of γ drafted tokens of every sequence, s; the target's reads, γ + 1 times its operations."""
     weights = calibration.costs.target_bytes
     return _pass_seconds(calibration, weights, calibration.verify_overhead, batch, length, gamma + 1)
 
@@ -51,13 +51,15 @@ def _pass_seconds(
 
 
 def block_seconds(calibration: Calibration, batch: Numbers, length: Numbers, gamma: Numbers) -> np.ndarray:
-    """T_SD, γ drafted tokens and their verification, s (equation 1)."""
+    """T_SD: γ drafted tokens and their verification, s (equation 1)."""
     drafting = gamma * draft_seconds(calibration, batch, length)
     return drafting + verify_seconds(calibration, batch, length, gamma)
 
 
 def block_efficiency(alpha: Numbers, gamma: int) -> np.ndarray:
-    """τ, tokens of a block if each drafted token is accepted with probability α given those before it (equation 1).
+    """τ: expected tokens of a block if each drafted token is accepted with probability α given those before it.
+
+    Equation 1:
 
     (1 − α^(γ+1)) / (1 − α), as the sum 1 + α + … + α^γ, which has no pole at α = 1.
 
@@ -70,15 +72,15 @@ def block_efficiency(alpha: Numbers, gamma: int) -> np.ndarray:
 
 
 def token_acceptance(kept: Numbers, gamma: Numbers, blocks: Numbers = 1.0) -> np.ndarray:
-    """Acceptance α at which blocks keep so many proposals: equation 1, summed over them and solved by bisection.
+    """Acceptance probability α at which blocks keep `kept` proposals: equation 1, summed and solved by bisection.
 
-    Σ blocks (τ(α, γ) − 1) = Σ kept, with sums over the last axis, which the result lacks. It is 1 if more is kept than
-    any α allows, and NaN if a number of the sums is not finite.
+    Σ blocks (τ(α, γ) − 1) = Σ kept, with sums over the last axis, which the result lacks. It is 1 if `kept` is larger
+    than any α allows, and NaN if a term is not finite.
 
     Args:
         kept: proposals that were kept, (..., n).
         gamma: tokens of a draft, (..., n).
-        blocks: how many blocks there were, (..., n).
+        blocks: number of blocks, (..., n).
     """
     kept, gamma, blocks = np.broadcast_arrays(*np.atleast_1d(kept, gamma, blocks))
     total = kept.sum(-1)
@@ -93,14 +95,14 @@ def token_acceptance(kept: Numbers, gamma: Numbers, blocks: Numbers = 1.0) -> np
 
 
 def speedup(calibration: Calibration, batch: Numbers, length: Numbers, gamma: Numbers, tau: Numbers) -> np.ndarray:
-    """Tokens a second by speculation over those without: τ T_T / (γ T_D + T_V) (equation 1)."""
+    """Tokens per second with speculation over those without: τ T_T / (γ T_D + T_V) (equation 1)."""
     return tau * target_seconds(calibration, batch, length) / block_seconds(calibration, batch, length, gamma)
 
 
 def boundary(
     calibration: Calibration, length: Numbers, gamma: int, tau: float, *, margin: float = MARGIN, largest: int = 1024
 ) -> np.ndarray:
-    """Largest batch at which speculation pays, 0 if none up to `largest` does; the shape is that of `length`."""
+    """Largest batch at which speculation pays, in the shape of `length`; 0 if none up to `largest` does."""
     batches = np.arange(1, largest + 1)
     pays = speedup(calibration, batches, np.asarray(length, float)[..., None], gamma, tau) >= 1 + margin
     return np.max(np.where(pays, batches, 0), axis=-1)

@@ -1,8 +1,8 @@
 """The policy as its own drafter: quantised feed-forward and attention projections, everything else shared.
 
-The drafter has no parameters that could fall behind the policy: `refresh` quantises the present weights into the same
-tensors. Here the quantised weights are kept as floats ("fake-quantised"), which draft the same tokens as packed ones
-would and save no time; kernels of packed weights are a GPU's.
+The drafter has no trained parameters: `refresh` quantises the policy's current weights into the same tensors. Quantised
+weights are stored as floats here ("fake-quantised"): they propose the same tokens as packed ones would, but save no
+time, since kernels for packed weights exist on GPUs only.
 
 Weights are rounded to the nearest of 2^bits values: asymmetric, in groups along the input, without any data. A group's
 range always holds 0, so that the zero point is one of the codes.
@@ -43,12 +43,12 @@ class Quantised:
     bits: int
 
     def dequantised(self) -> torch.Tensor:
-        """The weight that the codes stand for, float32 (outputs, inputs)."""
+        """The dequantised weight, float32 (outputs, inputs)."""
         return ((self.codes - self.zeros) * self.scales).flatten(1)[:, : self.inputs]
 
     @property
     def bytes(self) -> float:
-        """Size where codes, scales and zero points are packed."""
+        """Size of packed codes, scales and zero points, bytes."""
         codes = self.codes.shape[0] * self.inputs * self.bits
         return (codes + self.scales.numel() * (SCALE_BITS + self.bits)) / 8
 
@@ -67,15 +67,15 @@ def round_to_nearest(weight: torch.Tensor, bits: int, group: int) -> Quantised:
 
 
 class QuantisedDrafter:
-    """A drafter made of a policy.
+    """The quantised projections of a policy, and the exchange of both.
 
     Args:
         group: weights that share a scale.
 
     Attributes:
-        bytes: size of the quantised weights where they are packed.
-        error: relative error of the weights, the root of the squared errors' sum over that of their squares.
-        seconds: that the last refreshment took (`redraft.engines.torch.loop.now`).
+        bytes: size of the quantised weights if packed.
+        error: relative error of the weights: root of the sum of squared errors over the sum of squared weights.
+        seconds: duration of the last `refresh`, by `redraft.engines.torch.loop.now`.
 
     Raises:
         UserError: for a model without such projections.
@@ -96,23 +96,23 @@ class QuantisedDrafter:
         self.refresh()
 
     def refresh(self) -> None:
-        """Quantise the policy's present weights, in place."""
+        """Quantise the policy's current weights, in place."""
         device = self._layers[0][1].device
         began = now(device)
-        size = wrong = whole = 0.0
+        size = squared_error = squared_weight = 0.0
         with torch.no_grad():
             for layer, own in self._layers:
                 quantised = round_to_nearest(layer.weight, self._bits, self._group)
                 own.copy_(quantised.dequantised())
                 size += quantised.bytes
-                wrong += float((own - layer.weight).float().square().sum())
-                whole += float(layer.weight.float().square().sum())
-        self.bytes, self.error = size, (wrong / whole) ** 0.5 if whole else 0.0
+                squared_error += float((own - layer.weight).float().square().sum())
+                squared_weight += float(layer.weight.float().square().sum())
+        self.bytes, self.error = size, (squared_error / squared_weight) ** 0.5 if squared_weight else 0.0
         self.seconds = now(device) - began
 
     @contextmanager
     def drafting(self) -> Iterator[None]:
-        """Let the model compute with the quantised weights within the block."""
+        """Within the block the model computes with the quantised weights."""
         self._exchange()
         try:
             yield
@@ -120,7 +120,7 @@ class QuantisedDrafter:
             self._exchange()
 
     def _exchange(self) -> None:
-        """Exchange each projection's weight with its quantised one, or back; the tensors stay where they are."""
+        """Exchange each projection's weight with its quantised one, or back; the tensors keep their addresses."""
         for i, (layer, own) in enumerate(self._layers):
             self._layers[i] = (layer, layer._parameters["weight"])
             layer._parameters["weight"] = own

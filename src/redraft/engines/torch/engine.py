@@ -1,14 +1,31 @@
 """The in-process engine: continuous batching of sessions over one transformers model, on a CPU or a GPU.
 
-Sessions ask, the engine answers in passes. A pass either prefills the prompts and drafts that wait for it (which
-scores the drafts and leaves their keys and values in the cache), or scores further chunks of drafts whose beginning is
-there, or decodes tokens of every decoding session: a burst of them on a GPU, each by a step with static shapes that is
-captured as a CUDA graph (`redraft.engines.torch.graphs`), one on a processor.
+How a request travels:
+
+1. *Session.* A strategy opens a session for a prompt and awaits its `score` or `decode`. `TorchSession` checks the
+   arguments and queues a `ScoreRequest` or `DecodeRequest` with a future for the answer.
+2. *Admission.* The event loop (`loop.run_to_end`) lets every coroutine run until it waits, then calls `_pass`.
+   `Admission.next_batch` decides what the pass computes: a prefill of sessions that get a row of the cache now, further
+   chunks of drafts for sessions that have one, or else tokens for the decoding sessions.
+3. *Prefill* (`_prefill`, `_extend`). Prompt and draft or prefix go through the model, which leaves their keys and
+   values in the row. The hidden states of a draft give its scores, which answer a score request. A decode request joins
+   the decoding rows at the front of the `RowTable`.
+4. *Decoding* (`_decode`). Each step feeds the last token of every decoding row and samples the next one on the device.
+   The host checks for finished responses once per burst: after up to 16 tokens on a GPU, where each step has a static
+   shape and is replayed as a CUDA graph (`redraft.engines.torch.graphs`), and after each token on a CPU.
+5. *Answer* (`_answer_ended`). Tokens and log-probabilities of finished responses are copied to the host and resolve the
+   futures. A session keeps its row until it is closed, so that a second request reuses what is cached.
+
+Shapes: B rows of a pass, T tokens of a row in a pass, V vocabulary, K top tokens, H hidden size, S slots of a row
+(absolute positions). A prefill feeds `tokens_BT` padded on the right. A decoding pass feeds one token of each row, or a
+block of n + 1 in self-speculation, and gets `log_probs_BTV`. The tables of `RowTable` are (R,) and (R, L): R rows of
+the cache, L response positions; a decoding pass works on their first B rows.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,22 +34,22 @@ import torch
 from transformers import PreTrainedModel
 
 from redraft.config.capability import Capability
-from redraft.engines.requests import Usage, checked, chunk_end, refuse_draws, refuse_scores
+from redraft.engines.requests import Usage, check_capabilities, checked, chunk_end
 from redraft.engines.torch.graphs import CudaCapture, Graphs, Shape, capturable
-from redraft.engines.torch.head import Head, hidden_states, refuse_unsupported
+from redraft.engines.torch.head import Head, distributions, hidden_states, refuse_unsupported
 from redraft.engines.torch.kv_cache import SlotCache, slot_attention
 from redraft.engines.torch.loop import Activity, Outside, now, run_to_end
-from redraft.engines.torch.rows import Admission, Decoding, Row, Rows, Scoring
-from redraft.engines.torch.sampling import gumbel, log_probs_of, sample, sample_specially
-from redraft.engines.torch.scoring import scores_of
+from redraft.engines.torch.row_table import Admission, DecodeRequest, RowTable, ScoreRequest, SessionState
+from redraft.engines.torch.sampling import gumbel, keys_of, log_probs_of, sample, sample_specially
 from redraft.ops.locking.termination import sigterm_deferred
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
 
 T = TypeVar("T")
 
-BURST = 16
-"""Tokens of a burst on a GPU: the host looks once for each, and a response that ends waits half as many for it."""
+GPU_BURST_TOKENS = 16
+"""Tokens per burst on a GPU: the host waits for the device once per burst, and a response that ends waits for half of
+a burst on average."""
 
 
 class TorchEngine:
@@ -44,22 +61,22 @@ class TorchEngine:
         max_rows: sessions in the cache at once; further ones wait.
         max_batched_tokens: prompt and draft tokens in one prefill pass, padding included.
         temperature: of sampling and of scoring; 0 takes the most probable token.
-        lookahead: tokens behind the last one of a response that a pass may compute and drop.
-        chunk: draft tokens scored in a pass for who asks for chunks; None for whole drafts.
-        burst: tokens of a session that are decoded before the host looks who has ended; None for `BURST`.
-        static: whether passes that decode have few shapes, by padding, and replay CUDA graphs on a GPU; None for a
-            model on a GPU that can be captured.
+        lookahead: tokens after the last one of a response that a pass may compute and drop.
+        chunk: draft tokens per scoring pass for sessions that score by chunks; None for whole drafts.
+        burst: tokens of a session between two checks of the host for finished responses; None for 1 on a CPU and
+            `GPU_BURST_TOKENS` on a GPU.
+        static: whether decoding passes are padded to few shapes, and replayed as CUDA graphs on a GPU; None for true
+            where a model on a GPU can be captured.
 
     Attributes:
         truncates: true at temperature 0 or under top-p. A truncated distribution has no ratio to another, so the engine
-            then
-            scores nothing and has no capabilities.
+            then scores nothing and has no capabilities.
         activity: decoding passes of the last run.
-        burst: as given; may be changed between runs.
-        static: as given or found; may be set to false between runs.
+        burst: tokens per burst; may be changed between runs.
+        static: may be set to false between runs.
 
     Raises:
-        UserError: for a model that it would run wrongly, or that is too short for `max_length`.
+        UserError: for a model that it would compute wrongly, or that has fewer positions than `max_length`.
     """
 
     capabilities: frozenset[Capability] = frozenset(
@@ -92,19 +109,18 @@ class TorchEngine:
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         on_gpu = self.device.type == "cuda"
-        self.burst = (BURST if on_gpu else 1) if burst is None else burst
+        self.burst = (GPU_BURST_TOKENS if on_gpu else 1) if burst is None else burst
         self.static = (on_gpu and capturable(model)) if static is None else static
         self._graphs = Graphs(model, partial(CudaCapture, self.device)) if self.static and on_gpu else None
         slots, grows = max_length + lookahead, not (on_gpu or self.static)
         self.cache = SlotCache(model.config, max_rows, slots, self.device, parameter.dtype, grows)
-        self.rows = Rows(self.cache, max_rows, slots, self.device)
+        self.rows = RowTable(self.cache, max_rows, slots, self.device, self.stops)
+        self.admission = Admission(self.rows, max_batched_tokens)
         self.usage, self.activity = Usage(), Activity()
-        self._admission = Admission(self.rows, max_rows, max_batched_tokens)
-        self._stops = torch.tensor(sorted(self.stops), dtype=torch.long, device=self.device)
-        self._columns = torch.arange(self.cache.most, device=self.device)
+        self._slots_S = torch.arange(self.cache.max_slots, device=self.device)
 
     def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
-        """Run coroutines that use this engine to their ends, concurrently; return their results in order.
+        """Run coroutines that use this engine concurrently, to their ends; return their results in order.
 
         Raises:
             RuntimeError: if they wait for each other, for rows of the cache, or for something unknown to `outside`.
@@ -112,9 +128,9 @@ class TorchEngine:
         """
 
         def standstill() -> str:
-            if waiting := self._admission.waiting:
-                return f"{waiting} sessions wait for rows of the cache, held by sessions that ask for nothing"
-            return "no session asks for anything: they wait for each other, or for something outside the engine"
+            if waiting := len(self.admission.waiting):
+                return f"{waiting} sessions wait for rows of the cache, all occupied by sessions without a request"
+            return "no session has a request: they wait for each other, or for something outside the engine"
 
         training, self.activity = self.model.training, Activity()
         self.model.eval()
@@ -124,124 +140,153 @@ class TorchEngine:
             try:
                 return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
             finally:
-                self._admission.clear()
+                self.admission.clear()
                 self.rows.clear()
                 self.model.train(training)
 
     @asynccontextmanager
     async def session(self, prompt: Sequence[int]) -> AsyncIterator["TorchSession"]:
-        """Open a session; it takes a row of the cache as soon as it asks for something."""
-        session = TorchSession(self, list(prompt))
+        """Open a session; its first request gets it a row of the cache."""
+        state = SessionState(list(prompt))
         try:
-            yield session
+            yield TorchSession(self, state)
         finally:
-            session.close()
+            self.release(state)
 
-    def ask(self, row: Row) -> None:
-        """Queue a session that set what it asks for.
-
-        Raises:
-            ValueError: for an empty prompt, or more tokens than `max_length`.
-        """
-        if not row.prompt:
-            raise ValueError("a prompt has at least one token")
-        room = 0 if isinstance(row.asked, Scoring) else row.decoding.limit
-        if row.length + room > self.max_length:
-            raise ValueError(f"prompt and response exceed the engine's {self.max_length} tokens")
-        self._admission.add(row)
-
-    def release(self, row: Row) -> None:
-        """Give a session's row of the cache back, and forget what it asked for."""
-        if row.asked is not None:
-            row.asked = None
-            self._admission.forget(row)
-        self.rows.release(row)
+    def release(self, session: SessionState) -> None:
+        """Drop a session's request and free its row."""
+        if session.request is not None:
+            self.admission.forget(session.request)
+            session.request = None
+        self.rows.release(session)
 
     def _pass(self) -> bool:
-        """One pass over the model: prefill if enough wait and have room, else decode; False if nothing is asked for."""
+        """One pass over the model: prefill, further chunks of drafts, or decoding; False without any request."""
         self.rows.compact()
         began = now(self.device)
-        self._admission.start_ready()
-        if batch := self._admission.next_batch():
-            scoring = isinstance(batch[0].asked, Scoring)
-            (self._extend if batch[0].held else self._prefill)(batch)
-            if scoring:
+        if batch := self.admission.next_batch():
+            chunks = [request for request in batch if isinstance(request, ScoreRequest)]
+            if chunks and chunks[0].session.cached:
+                hidden_BTH, starts = self._extend(chunks)
+            else:
+                hidden_BTH, starts = self._prefill(batch), [0] * len(batch)
+            for request in batch:
+                request.session.cached = request.sequence
+                if isinstance(request, DecodeRequest):
+                    self.rows.start(request)
+            if chunks:
+                self._answer_scores(chunks, hidden_BTH, starts)
                 self.usage.verification_seconds += now(self.device) - began
             return True
         if not self.rows.decoding:
             return False
         active = self._decode()
         seconds = (now(self.device) - began) / len(active)
-        for number in active:
-            self.activity.add(number, seconds)
+        for count in active:
+            self.activity.add(count, seconds)
         return True
 
-    def _prefill(self, batch: list[Row]) -> None:
-        """Fill the cache with prompts and drafts; answer those who wanted a draft scored, let the others decode."""
-        sequences = [row.sequence for row in batch]
-        width = max(map(len, sequences))
-        padded = torch.tensor([s + [0] * (width - len(s)) for s in sequences], device=self.device)
-        self.cache.prefill(torch.tensor([row.slot for row in batch], device=self.device), width)
-        scoring = isinstance(batch[0].asked, Scoring)
-        hidden = self._forward(padded, torch.arange(width, device=self.device)[None], None)
-        for row, sequence in zip(batch, sequences, strict=True):
-            row.held = sequence
-        if scoring:
-            self._answer_scores(batch, hidden, [0] * len(batch))
-            return
-        for row in batch:
-            self.rows.start(row)
+    def _prefill(self, batch: Sequence[ScoreRequest | DecodeRequest]) -> torch.Tensor:
+        """Compute prompts with their drafts or prefixes from slot 0 on; hidden states (B, T, H)."""
+        width = max(len(request.sequence) for request in batch)
+        padded = [request.sequence + [0] * (width - len(request.sequence)) for request in batch]
+        tokens_BT = torch.tensor(padded, device=self.device)
+        self.cache.prefill(torch.tensor([request.session.row for request in batch], device=self.device), width)
+        return self._forward(tokens_BT, self._slots_S[None, :width], None)
 
-    def _extend(self, batch: list[Row]) -> None:
-        """Score chunks behind what is in the cache, the longest first, and leave them there.
+    def _extend(self, batch: Sequence[ScoreRequest]) -> tuple[torch.Tensor, list[int]]:
+        """Compute further chunks of drafts, the longest first, and leave their keys and values in the cache.
 
-        Each row is fed as many tokens, its last ones: the token before its chunk, whose distribution is that of the
-        first, and before a shorter chunk some more, so that none is written behind the end of its row.
+        Each row is fed the same number of tokens, its last ones: the chunk and the token before it, whose hidden state
+        gives the distribution of the chunk's first token. A shorter chunk is fed more tokens before it instead of
+        padding after it, so that nothing is written beyond the end of its row.
+
+        Returns:
+            hidden states (B, T, H), and the position of each row's first one.
         """
-        width = len(batch[0].scoring.chunk) + 1
-        starts = [max(row.length - width, 0) for row in batch]
-        fed = [row.sequence[start : start + width] for row, start in zip(batch, starts, strict=True)]
-        tokens = torch.tensor([part + [0] * (width - len(part)) for part in fed], device=self.device)
-        rows, positions = (torch.tensor(n, device=self.device) for n in ([row.slot for row in batch], starts))
-        span = self.cache.extend(rows, positions, max(starts) + width, width)
-        hidden = self._behind(tokens, positions, span)
-        for row in batch:
-            row.held = row.sequence
-        self._answer_scores(batch, hidden, starts)
+        width = batch[0].chunk.stop - batch[0].chunk.start + 1
+        starts = [max(len(request.sequence) - width, 0) for request in batch]
+        fed = [request.sequence[start : start + width] for request, start in zip(batch, starts, strict=True)]
+        tokens_BT = torch.tensor([part + [0] * (width - len(part)) for part in fed], device=self.device)
+        rows_B = torch.tensor([request.session.row for request in batch], device=self.device)
+        positions_B = torch.tensor(starts, device=self.device)
+        span = self.cache.decode(positions_B, max(starts) + width, width, rows_B)
+        return self._hidden_after(tokens_BT, positions_B, span), starts
 
-    def _answer_scores(self, batch: list[Row], hidden: torch.Tensor, starts: list[int]) -> None:
-        """Answer sessions, of whose tokens from `starts` on these are the hidden states."""
-        for row, scores in zip(batch, scores_of(self.head, hidden, batch, starts), strict=True):
-            self.usage.scored_tokens += len(scores.log_probs)
-            assert isinstance(row.asked, Scoring)
-            _answer(row.asked.answer, scores)
-            row.asked = None
+    def _answer_scores(self, batch: Sequence[ScoreRequest], hidden_BTH: torch.Tensor, starts: Sequence[int]) -> None:
+        """Score drafts or chunks; only their own positions go through the head.
+
+        The batch is scored together: each position for the most further tokens and top tokens of any request. Each
+        answer has only what its request wants.
+
+        Args:
+            starts: position of each row's first hidden state, before its chunk.
+        """
+        lengths = [request.chunk.stop - request.chunk.start for request in batch]
+        # The hidden state at a position has the distribution of the next token.
+        firsts = [len(r.session.prompt) + r.chunk.start - 1 - start for r, start in zip(batch, starts, strict=True)]
+        spans = [slice(first, first + length) for first, length in zip(firsts, lengths, strict=True)]
+        # From here on the chunks of all rows follow each other in one dimension, N positions.
+        hidden_NH = torch.cat([of_row[span] for of_row, span in zip(hidden_BTH, spans, strict=True)])
+        tokens_N = torch.tensor(np.concatenate([r.draft[r.chunk] for r in batch]), dtype=torch.long, device=self.device)
+        widths = [0 if r.others is None else r.others.shape[1] for r in batch]
+        others_NK = torch.zeros((len(tokens_N), max(widths)), dtype=torch.long, device=self.device)
+        for request, width, part in zip(batch, widths, others_NK.split(lengths), strict=True):
+            if request.others is not None:
+                part[:, :width] = torch.tensor(request.others)
+        top, noisy = max(request.top for request in batch), any(request.noise for request in batch)
+        if noisy:
+            each = zip(batch, lengths, strict=True)
+            keys_N = keys_of([r.noise.key if r.noise else 0 for r, n in each for _ in range(n)], self.device)
+            positions_N = torch.cat([torch.arange(r.chunk.start, r.chunk.stop, device=self.device) for r in batch])
+        columns = []
+        for part, log_probs_NV in distributions(self.head, self.vocabulary, hidden_NH, self.head.temperature):
+            own, others = (log_probs_NV.gather(1, chosen[part]) for chosen in (tokens_N[:, None], others_NK))
+            largest, sampled = log_probs_NV.topk(top), tokens_N[part]
+            if noisy:
+                noise = gumbel(keys_N[part], positions_N[part], log_probs_NV.shape[1])
+                sampled = (log_probs_NV.double() + noise).argmax(-1)
+            columns.append([own[:, 0], others, largest.indices.int(), largest.values, sampled.int()])
+        ends = np.cumsum(lengths)[:-1]
+        parts = [np.split(torch.cat(column).cpu().numpy(), ends) for column in zip(*columns, strict=True)]
+        for request, width, own, others, ids, tops, sampled in zip(batch, widths, *parts, strict=True):
+            scores = Scores(
+                checked(own),
+                None if request.others is None else checked(others[:, :width]),
+                TopLogProbs(ids[:, : request.top], tops[:, : request.top]) if request.top else None,
+                None if request.noise is None else sampled,
+            )
+            self.usage.scored_tokens += len(own)
+            request.session.request = None
+            if not request.answer.done():  # cancelled
+                request.answer.set_result(scores)
 
     def _decode(self) -> list[int]:
-        """A burst: tokens of every decoding session without a look at who has ended.
+        """One burst: up to `burst` tokens of every decoding session, then answers to those that have ended.
 
-        A first token out of a residual distribution, whose size differs from session to session, is drawn in a pass of
-        its own.
+        A first token from a residual distribution, whose size differs between sessions, is sampled in a burst of one
+        token, which is neither padded nor captured.
 
         Returns:
             sessions that decoded each of the tokens.
         """
-        positions, before, limits = self.rows.look()
-        requests = [row.decoding for row in self.rows.live]
-        first = any(request.first is not None for request in requests)
-        left = [limit - had for had, limit in zip(before, limits, strict=True)]
-        count = 1 if first else min(self.burst, max(left))
-        # Who has no tokens left is computed all the same, and writes the slot behind its last one.
-        longest = max(at + min(count, tokens + 1) for at, tokens in zip(positions, left, strict=True))
+        # The one wait for the device before the burst.
+        positions, before, limits = self.rows.numbers[:3, : self.rows.decoding].tolist()
+        requests = self.rows.live
+        residual = any(request.first is not None for request in requests)
+        left = [limit - count for count, limit in zip(before, limits, strict=True)]
+        count = 1 if residual else min(self.burst, max(left))
+        # A row without tokens left is computed all the same, and writes the slot after its last one.
+        span = max(at + min(count, tokens + 1) for at, tokens in zip(positions, left, strict=True))
         noisy = any(request.key is not None for request in requests)
         top = self.rows.top_tokens.shape[2] if any(request.top for request in requests) else 0
-        shape = Shape(len(requests), longest, noisy, top)
-        if self.static and not first:
-            # Rows that take nothing fill a larger shape. No session reads the last slot: a token there would be
-            # followed by one that has no place.
-            shape = shape.padded(self.max_rows, self.cache.most)
+        shape = Shape(len(requests), span, noisy, top)
+        if self.static and not residual:
+            # Padding rows write the last slot. No session reads it: a token there would be followed by one beyond
+            # `max_length`.
+            shape = shape.padded(self.max_rows, self.cache.max_slots)
             self.rows.pad(shape.rows, self.max_length - 1)
-        graphs, work = self._graphs if self.static and not first else None, partial(self._step, shape, first)
+        graphs, work = self._graphs if self.static and not residual else None, partial(self._step, shape, residual)
         for _ in range(count):
             if graphs:
                 graphs.run(shape, work)
@@ -250,116 +295,91 @@ class TorchEngine:
         after = self._answer_ended()
         return [sum(a + n < b for a, b in zip(before, after, strict=True)) for n in range(count)]
 
-    def _step(self, shape: Shape, first: bool = False) -> None:
-        """A token of each of the first rows; those that have ended take none.
+    def _step(self, shape: Shape, residual: bool = False) -> None:
+        """Sample one token of each of the first rows; rows that have ended keep none.
 
-        It is captured: it waits for nothing, and what it does follows from the shape and the tensors of the rows.
+        Captured as a CUDA graph unless `residual`: it waits for nothing, and its work depends on the shape and on
+        tensors of the table alone.
 
         Args:
-            first: whether first tokens are to be drawn out of residual distributions; such a pass is not captured.
+            residual: whether to sample first tokens of some sessions from residual distributions.
         """
         rows = slice(0, shape.rows)
-        distributions = self._distributions(self.rows.tokens[rows, None], self.rows.positions[rows], shape.span)
-        distribution, counts = distributions[:, 0], self.rows.counts[rows]
-        uniforms = self.rows.uniforms[rows].gather(1, counts[:, None])[:, 0]
-        tokens = sample(distribution, uniforms, self.temperature == 0, self.top_p)
+        log_probs_BTV = self._distributions(self.rows.tokens[rows, None], self.rows.positions[rows], shape.span)
+        log_probs_BV, counts_B = log_probs_BTV[:, 0], self.rows.counts[rows]
+        uniforms_B = self.rows.uniforms[rows].gather(1, counts_B[:, None])[:, 0]
+        tokens_B = sample(log_probs_BV, uniforms_B, self.temperature == 0, self.top_p)
         if shape.noisy:
-            places = self.rows.positions[rows] + 1 - self.rows.prompts[rows]
-            noise = gumbel(self.rows.keys[rows], places, distribution.shape[1])
-            tokens = torch.where(self.rows.noisy[rows], (distribution.double() + noise).argmax(-1), tokens)
-        if first:
-            asking = [row for row in self.rows.live if row.decoding.first is not None]
-            slots = torch.tensor([row.slot for row in asking], device=self.device)
-            firsts, keys = [row.decoding.first for row in asking], [row.decoding.key for row in asking]
-            positions, u = (self.rows.positions + 1 - self.rows.prompts)[slots], self.rows.uniforms[slots, 0]
-            tokens[slots] = sample_specially(distribution[slots], firsts, u, keys, positions)
-            for row in asking:
-                row.decoding.first = None
-        self._take(tokens[:, None], distributions, torch.ones_like(tokens), shape.top > 0)
+            index_B = self.rows.positions[rows] + 1 - self.rows.prompts[rows]  # of the new token in the response
+            noise_BV = gumbel(self.rows.keys[rows], index_B, log_probs_BV.shape[1])
+            tokens_B = torch.where(self.rows.noisy[rows], (log_probs_BV.double() + noise_BV).argmax(-1), tokens_B)
+        if residual:
+            requests = [request for request in self.rows.live if request.first is not None]
+            rows_R = torch.tensor([request.session.row for request in requests], device=self.device)
+            firsts, keys = [request.first for request in requests], [request.key for request in requests]
+            index_R = (self.rows.positions + 1 - self.rows.prompts)[rows_R]
+            uniforms_R = self.rows.uniforms[rows_R, 0]
+            tokens_B[rows_R] = sample_specially(log_probs_BV[rows_R], firsts, uniforms_R, keys, index_R)
+            for request in requests:
+                request.first = None
+        self.rows.advance(tokens_B[:, None], log_probs_BTV, torch.ones_like(tokens_B), shape.top > 0)
 
-    def _distributions(self, tokens: torch.Tensor, positions: torch.Tensor, longest: int) -> torch.Tensor:
-        """Feed tokens to the first rows.
-
-        Args:
-            tokens: int64 (rows, n).
-            positions: int64 (rows,), absolute position of the first of each.
-            longest: slots that are in use when all have been fed, or more.
-
-        Returns:
-            log-probabilities of the next token behind each, float32 (rows, n, vocabulary).
-        """
-        span = self.cache.decode(positions, longest, tokens.shape[1])
-        return log_probs_of(self.head(self._behind(tokens, positions, span)), self.head.temperature)
-
-    def _behind(self, tokens: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
-        """Hidden states, (rows, n, size), of tokens behind what the first `span` slots hold; others as of
-        `_distributions`."""
-        at = positions[:, None] + self._columns[: tokens.shape[1]]
-        unseen = self._columns[:span] > at[..., None]
-        mask = torch.zeros(unseen.shape, device=self.device, dtype=self.dtype).masked_fill_(unseen, -torch.inf)
-        return self._forward(tokens, at, mask[:, None])
-
-    def _take(self, tokens: torch.Tensor, distributions: torch.Tensor, drawn: torch.Tensor, top: bool) -> None:
-        """Let the first rows take the tokens drawn for them, up to one that stops a response, or its limit.
+    def _distributions(self, tokens_BT: torch.Tensor, positions_B: torch.Tensor, longest: int) -> torch.Tensor:
+        """Feed tokens to the first rows; log-probabilities (B, T, V), float32, of the token after each.
 
         Args:
-            tokens: int64 (rows, n).
-            distributions: float32 (rows, n, vocabulary), the policy's distribution of each.
-            drawn: int64 (rows,), number of tokens that were drawn for a session; the others are none of its own.
-            top: whether any session wants the top of its distributions.
+            tokens_BT: int64.
+            positions_B: int64, absolute position of each row's first token.
+            longest: slots of the longest row after the pass, or more.
         """
-        rows, width = slice(0, len(tokens)), tokens.shape[1]
-        stops = (tokens[..., None] == self._stops).any(-1)  # `isin` sorts, and waits, where there are many
-        until_stop = torch.where(stops.any(1), stops.to(torch.uint8).argmax(1) + 1, width + 1)
-        left = self.rows.limits[rows] - self.rows.counts[rows]
-        kept = torch.minimum(drawn, torch.minimum(until_stop, left))
-        self.rows.advance(tokens, distributions, kept, top)
-        # Who has ended has no tokens left, whatever is computed for its row in the rest of a burst.
-        self.rows.limits[rows] = torch.where(kept == until_stop, self.rows.counts[rows], self.rows.limits[rows])
+        span = self.cache.decode(positions_B, longest, tokens_BT.shape[1])
+        return log_probs_of(self.head(self._hidden_after(tokens_BT, positions_B, span)), self.head.temperature)
+
+    def _hidden_after(self, tokens_BT: torch.Tensor, positions_B: torch.Tensor, span: int) -> torch.Tensor:
+        """Hidden states (B, T, H) of tokens that attend to the first `span` slots, up to their own positions."""
+        positions_BT = positions_B[:, None] + self._slots_S[: tokens_BT.shape[1]]
+        hidden_BTS = self._slots_S[:span] > positions_BT[..., None]
+        mask_BTS = torch.zeros(hidden_BTS.shape, device=self.device, dtype=self.dtype)
+        mask_BTS.masked_fill_(hidden_BTS, -torch.inf)
+        return self._forward(tokens_BT, positions_BT, mask_BTS[:, None])
 
     def _answer_ended(self) -> list[int]:
-        """Look who has ended, and answer them; return how many tokens each decoding session has."""
-        _, counts, limits = self.rows.look()
-        for row in reversed(self.rows.live):
-            if (count := counts[row.slot]) < limits[row.slot]:
+        """Answer the requests of finished responses; return the number of tokens of each decoding session."""
+        _, counts, limits = self.rows.numbers[:3, : self.rows.decoding].tolist()
+        for request in reversed(self.rows.live):
+            row = request.session.row
+            if (count := counts[row]) < limits[row]:
                 continue
-            request, place = row.decoding, (row.slot, slice(0, count))
-            tokens = self.rows.out_tokens[place].cpu().numpy().copy()
-            log_probs = checked(self.rows.out_log_probs[place].cpu().numpy())
+            tokens = self.rows.out_tokens[row, :count].cpu().numpy().copy()
+            log_probs = checked(self.rows.out_log_probs[row, :count].cpu().numpy())
             finish = Finish.EOS if int(tokens[-1]) in self.stops else Finish.LENGTH
             top = None
             if request.top:
-                distributions = (self.rows.top_tokens, self.rows.top_log_probs)
-                top = TopLogProbs(
-                    *(distribution[place][:, : request.top].cpu().numpy().copy() for distribution in distributions)
-                )
-            self.rows.finish(row, tokens.tolist())
-            _answer(request.answer, Continuation(tokens, log_probs, finish, request.cached, top))
+                tables = (self.rows.top_tokens, self.rows.top_log_probs)
+                top = TopLogProbs(*(table[row, :count, : request.top].cpu().numpy().copy() for table in tables))
+            self.rows.finish(request, tokens.tolist())
+            if not request.answer.done():  # cancelled
+                request.answer.set_result(Continuation(tokens, log_probs, finish, request.cached, top))
         return counts
 
-    def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Hidden states, (rows, width, size)."""
+    def _forward(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Hidden states (B, T, H); the mask is (B, 1, T, S), added to attention scores, or None for a prefill."""
         return hidden_states(
             self.model,
-            input_ids=tokens,
-            position_ids=positions,
+            input_ids=tokens_BT,
+            position_ids=positions_BT,
             attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
         )
 
 
-def _answer(answer: asyncio.Future[T], value: T) -> None:
-    """Answer a session, unless it stopped waiting."""
-    if not answer.done():
-        answer.set_result(value)
-
-
+@dataclass(eq=False)
 class TorchSession:
-    """One response in the making; see `redraft.rollout.engine.Session`."""
+    """One response in progress; see `redraft.rollout.engine.Session`."""
 
-    def __init__(self, engine: TorchEngine, prompt: list[int]) -> None:
-        self._engine, self._row = engine, Row(prompt)
+    _engine: TorchEngine
+    _state: SessionState
 
     async def score(
         self,
@@ -369,71 +389,68 @@ class TorchSession:
         draws: Gumbel | None = None,
         behind: int | None = None,
     ) -> Scores:
-        """Score a draft or its next chunk; what the session had in the cache beside what is before it is replaced.
+        """Score a draft or its next chunk; it replaces what the session had in the cache after the tokens before it.
 
         Raises:
             UserError: if a log-probability is NaN, or for more than the draft on an engine that truncates the policy.
             ValueError: if the engine truncates the policy, the sequence is too long, or shapes do not fit.
         """
-        self._check_idle()
         if self._engine.truncates:
             raise ValueError("a draft cannot be scored under top-p sampling or at temperature 0")
-        refuse_scores(self._engine.capabilities, at, top, draws)
+        check_capabilities(self._engine.capabilities, others=at is not None, noise=draws is not None, top=top)
         if at is not None and (at.ndim != 2 or len(at) != len(draft)):
             raise ValueError(f"shapes do not fit: {draft.shape}, {at.shape}")
         first, end = behind or 0, chunk_end(len(draft), behind, self._engine.chunk)
-        if first:
-            self._keep(self._row.prompt + draft[: first - 1].tolist())
-        else:
-            self._engine.release(self._row)
+        sequence = self._state.prompt + draft[:end].tolist()
+        self._keep(sequence[: len(self._state.prompt) + first - 1] if first else None)
         answer: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
         top, others = min(top, self._engine.vocabulary), None if at is None else at[first:end]
-        return await self._ask(Scoring(draft, others, top, draws, answer, slice(first, end)))
+        request = ScoreRequest(self._state, sequence, draft, slice(first, end), others, top, draws, answer)
+        return await self._ask(request, 0)
 
     async def decode(
         self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
     ) -> Continuation:
-        """Sample behind prompt and prefix.
+        """Sample after prompt and prefix.
 
-        Prompt and prefix are not computed again, but for the last token, if all before it is in the cache. From a
-        residual without mass, which only rounding leaves, the policy's own distribution is drawn.
+        If all tokens but the last are in the cache, only the last one is computed. A residual without mass, which only
+        rounding leaves, is replaced by the policy's own distribution.
 
         Raises:
-            UserError: if a log-probability is NaN, or for what the engine has not while it truncates the policy.
+            UserError: if a log-probability is NaN, or for what the engine lacks while it truncates the policy.
             ValueError: if there are too few uniforms, the sequence is too long, or shapes do not fit.
         """
-        self._check_idle()
-        refuse_draws(self._engine.capabilities, draws, first, top)
-        enough = not isinstance(draws, Inversion) or len(draws.uniforms) >= max_new_tokens
-        if max_new_tokens < 1 or not enough:
+        uniforms, key = (draws.uniforms, None) if isinstance(draws, Inversion) else (None, draws.key)
+        check_capabilities(self._engine.capabilities, residual=first is not None, noise=key is not None, top=top)
+        if max_new_tokens < 1 or (uniforms is not None and len(uniforms) < max_new_tokens):
             raise ValueError(f"decoding needs at least one token and as many uniforms, got {max_new_tokens}")
         if first is not None and first.tokens.shape != first.left.shape:
             raise ValueError(f"shapes do not fit: {first.tokens.shape}, {first.left.shape}")
-        before = (self._row.prompt + prefix.tolist())[:-1]
-        self._keep(before)
-        cached, top = len(before) if self._row.held else 0, min(top, self._engine.vocabulary)
+        sequence = self._state.prompt + prefix.tolist()
+        self._keep(sequence[:-1])
+        cached, top = len(sequence) - 1 if self._state.cached else 0, min(top, self._engine.vocabulary)
         answer: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
-        return await self._ask(Decoding(prefix, max_new_tokens, draws, first, top, answer, cached))
+        request = DecodeRequest(self._state, sequence, max_new_tokens, uniforms, key, first, top, answer, cached)
+        return await self._ask(request, max_new_tokens)
 
-    def _keep(self, before: list[int]) -> None:
-        """Give the row back unless these tokens are at its beginning."""
-        if before != self._row.held[: len(before)]:
-            self._engine.release(self._row)
+    def _keep(self, before: list[int] | None) -> None:
+        """Keep the session's row if it begins with the tokens `before`, else free it; None always frees it."""
+        if self._state.request is not None:
+            raise ValueError("a session makes one request at a time")
+        if before is None or before != self._state.cached[: len(before)]:
+            self._engine.release(self._state)
 
-    def _check_idle(self) -> None:
-        if self._row.asked is not None:
-            raise ValueError("a session asks for one thing at a time")
-
-    async def _ask(self, request: Scoring | Decoding) -> Any:
-        """Queue a request and wait for its answer; one that is given up is forgotten."""
-        self._row.asked = request
+    async def _ask(self, request: Any, new_tokens: int) -> Any:
+        """Queue a request and wait for its answer; a cancelled one gives the row back."""
+        state, max_length = self._state, self._engine.max_length
+        state.request = request
         try:
-            self._engine.ask(self._row)
+            if not state.prompt:
+                raise ValueError("a prompt has at least one token")
+            if len(request.sequence) + new_tokens > max_length:
+                raise ValueError(f"prompt and response exceed the engine's {max_length} tokens")
+            self._engine.admission.add(request)
             return await request.answer
         finally:
-            if self._row.asked is request:
-                self.close()
-
-    def close(self) -> None:
-        """Leave the engine."""
-        self._engine.release(self._row)
+            if state.request is request:
+                self._engine.release(state)

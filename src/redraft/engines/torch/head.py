@@ -1,10 +1,12 @@
-"""A model in two halves: the trunk, and the head that makes logits of the trunk's hidden states.
+"""A model in two halves: the trunk, and the head that computes logits from the trunk's hidden states.
 
-Most positions of a pass need no logits: those of a prompt never, those of a draft one number each. So logits are made
-of the positions that are asked for, a chunk at a time, and the vocabulary of a whole batch is never in memory.
+Most positions of a pass need no logits: those of a prompt none, those of a draft one number each. So logits are
+computed for the requested positions only, a chunk at a time, and a whole batch's vocabulary is never in memory.
+
+Shapes: N positions (rows and tokens flattened), V vocabulary, K top tokens, H hidden size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,11 +14,69 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from redraft.engines.distributions import LOGITS_AT_ONCE, distributions, positions_of
 from redraft.errors import UserError
 
-NEAR = 1e-2
-"""Largest difference of the logits of the halves and the whole, as a share of the largest; bfloat16 rounds by 2^-8."""
+LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 26}
+"""Logits in memory at once: with a vocabulary of 152k those of 110 (CPU) or 441 positions (GPU), for one read of the
+head's weights."""
+NORMALISED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 24}
+"""Logits normalised at once: few enough to stay in a CPU's cache, and to leave memory on a GPU for noise in float64."""
+MAX_LOGIT_ERROR = 1e-2
+"""Largest difference between logits of the two halves and of the whole model, relative to the largest logit; bfloat16
+rounds by 2^-8."""
+
+LogitsOf = Callable[[torch.Tensor], torch.Tensor]
+"""A model's head: logits (N, V) of hidden states (N, H)."""
+
+
+def distributions(
+    head: LogitsOf, vocabulary: int, hidden_NH: torch.Tensor, temperature: float = 1.0
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Log-probabilities of all tokens, a few positions at a time.
+
+    Args:
+        temperature: above 0.
+
+    Yields:
+        A slice of the positions, and float32 (positions, V); once also for N = 0.
+    """
+    device, first = hidden_NH.device.type, 0
+    chunk, piece = (max(1, limit[device] // vocabulary) for limit in (LOGITS_AT_ONCE, NORMALISED_AT_ONCE))
+    # `split`, as the gradient of each slice is a tensor of zeros as large as the whole.
+    for hidden in hidden_NH.split(chunk):
+        for logits in head(hidden).split(piece):
+            scaled = logits.float() if temperature == 1 else logits.float() / temperature
+            log_probs = scaled.log_softmax(-1)
+            yield slice(first, first + len(log_probs)), log_probs
+            first += len(log_probs)
+
+
+def chunks(count: int, logits: int, vocabulary: int) -> Iterator[slice]:
+    """Slices of `count` positions with at most `logits` logits each: one position at least, and one slice for none."""
+    at_once = max(1, logits // vocabulary)
+    return (slice(first, first + at_once) for first in range(0, max(count, 1), at_once))
+
+
+def given_log_probs(
+    head: LogitsOf,
+    vocabulary: int,
+    hidden_NH: torch.Tensor,
+    tokens_N: torch.Tensor,
+    top: int = 0,
+    temperature: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of a given token and of the `top` most probable ones at each position.
+
+    Returns:
+        Tokens, int64, and their log-probabilities, float32, both (N, 1 + top): the given one, then the most probable
+        ones in descending order.
+    """
+    ids, log_probs = [], []
+    for part, log_probs_NV in distributions(head, vocabulary, hidden_NH, temperature):
+        given, largest = tokens_N[part, None], log_probs_NV.topk(top)
+        ids.append(torch.cat([given, largest.indices], 1))
+        log_probs.append(torch.cat([log_probs_NV.gather(1, given), largest.values], 1))
+    return torch.cat(ids), torch.cat(log_probs)
 
 
 class Head:
@@ -24,7 +84,7 @@ class Head:
 
     Args:
         model: a transformers model whose head is one linear layer, with or without scaled or soft-capped logits.
-        temperature: of its distributions, above 0; logits are as the model makes them.
+        temperature: of its distributions, above 0; a call gives logits at temperature 1.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float = 1.0) -> None:
@@ -34,7 +94,7 @@ class Head:
         self._cap: float | None = getattr(config, "final_logit_softcapping", None)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits, (..., vocabulary) in the model's precision, of hidden states (..., size)."""
+        """Logits (..., V), in the model's precision, of hidden states (..., H)."""
         logits = self._linear(hidden)
         if self._factor != 1:
             logits = logits * self._factor
@@ -42,62 +102,55 @@ class Head:
             logits = self._cap * torch.tanh(logits / self._cap)
         return logits
 
-    def distributions(self, hidden: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Positions, and log-probabilities of all tokens there; see `redraft.engines.distributions.distributions`."""
-        return distributions(self, self.vocabulary, hidden, self.temperature)
-
     def log_probs(
-        self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool = False
+        self, hidden_NH: torch.Tensor, tokens_N: torch.Tensor, entropy: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-probability of a token at each position, and on request the entropy of the distribution, both float32
-        (n,).
+        """Log-probability of a token at each position, and on request the distribution's entropy, both float32 (N,).
 
-        Gradients pass through; where there is more than one chunk, its logits are computed again for them.
-
-        Args:
-            hidden: (n, size).
-            tokens: int64 (n,).
+        Differentiable; with more than one chunk, the backward pass recomputes the logits.
         """
-        at_once = positions_of(LOGITS_AT_ONCE[hidden.device.type], self.vocabulary)
-        anew = len(hidden) > at_once and torch.is_grad_enabled()
-        parts = zip(hidden.split(at_once), tokens.split(at_once), strict=True)
-        read = partial(checkpoint, self._read, use_reentrant=False) if anew else self._read
-        found = [read(*part, entropy) for part in parts]
-        log_probs, entropies = (torch.cat(part) for part in zip(*found, strict=True))
-        return log_probs, entropies if entropy else None
+        at_once = max(1, LOGITS_AT_ONCE[hidden_NH.device.type] // self.vocabulary)
+        recompute = len(hidden_NH) > at_once and torch.is_grad_enabled()
+        read = partial(checkpoint, self._read, use_reentrant=False) if recompute else self._read
+        chunks_N = zip(hidden_NH.split(at_once), tokens_N.split(at_once), strict=True)
+        columns = zip(*(read(hidden, tokens, entropy) for hidden, tokens in chunks_N), strict=True)
+        log_probs_N, entropies_N = (torch.cat(column) for column in columns)
+        return log_probs_N, entropies_N if entropy else None
 
-    def _read(self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        log_probs, entropies = [], [torch.empty(0, device=hidden.device)]
-        for places, distribution in self.distributions(hidden):
-            log_probs.append(distribution.gather(1, tokens[places, None])[:, 0])
+    def _read(self, hidden_NH: torch.Tensor, tokens_N: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, ...]:
+        """`log_probs` of one chunk."""
+        log_probs, entropies = [], [torch.empty(0, device=hidden_NH.device)]
+        for part, log_probs_NV in distributions(self, self.vocabulary, hidden_NH, self.temperature):
+            log_probs.append(log_probs_NV.gather(1, tokens_N[part, None])[:, 0])
             if entropy:
-                entropies.append(-(distribution.exp() * distribution).sum(-1))
+                entropies.append(-(log_probs_NV.exp() * log_probs_NV).sum(-1))
         return torch.cat(log_probs), torch.cat(entropies)
 
-    def divergences(self, hidden: torch.Tensor, other: "Head", others: torch.Tensor) -> torch.Tensor:
-        """KL divergence of this distribution from another at each position, float32 (n,), nats.
+    def divergences(self, hidden_NH: torch.Tensor, other: "Head", other_hidden_NH: torch.Tensor) -> torch.Tensor:
+        """KL divergence of this head's distribution from another's at each position, float32 (N,), nats.
 
         Args:
-            hidden: (n, size), of this head's trunk.
-            others: (n, size), of its trunk.
+            hidden_NH: from this head's trunk.
+            other_hidden_NH: from the other head's trunk.
         """
-        pairs = zip(self.distributions(hidden), other.distributions(others), strict=True)
-        return torch.cat([(own.exp() * (own - its)).sum(-1) for (_, own), (_, its) in pairs])
+        own = distributions(self, self.vocabulary, hidden_NH, self.temperature)
+        others = distributions(other, other.vocabulary, other_hidden_NH, other.temperature)
+        return torch.cat([(p.exp() * (p - q)).sum(-1) for (_, p), (_, q) in zip(own, others, strict=True)])
 
 
 def hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
-    """What a model's head makes logits of, (rows, width, size), of the inputs of its `forward`."""
+    """Hidden states (B, T, H) that a model's head reads, of the inputs of its `forward`."""
     return model.base_model(**inputs).last_hidden_state
 
 
 def refuse_other_heads(model: PreTrainedModel) -> None:
-    """Raise a UserError for a model whose logits are not what `Head` makes of its hidden states."""
-    # Two tokens, since the hidden states of a padding token may be 0.
+    """Raise a UserError for a model whose logits differ from what `Head` computes from its hidden states."""
+    # Two tokens, as the hidden states of a padding token may be 0.
     tokens = torch.arange(2, device=model.device)[None]
     with torch.inference_mode():
         whole = model(input_ids=tokens, use_cache=False).logits.float()
         halves = Head(model)(hidden_states(model, input_ids=tokens, use_cache=False)).float()
-    if float((whole - halves).abs().max()) > NEAR * float(whole.abs().max()):
+    if float((whole - halves).abs().max()) > MAX_LOGIT_ERROR * float(whole.abs().max()):
         raise UserError(
             "the torch engine does not know how this model makes logits of its hidden states",
             key="model_type",
@@ -107,7 +160,7 @@ def refuse_other_heads(model: PreTrainedModel) -> None:
 
 
 def refuse_unsupported(model: PreTrainedModel, max_length: int) -> None:
-    """Refuse a model that the engine would compute wrongly, for prompts and responses of `max_length` tokens.
+    """Reject a model that the engine would compute wrongly, for prompts and responses of `max_length` tokens.
 
     Raises:
         UserError: for attention that is windowed, soft-capped or has sinks, more tokens than the model has positions,
@@ -115,7 +168,7 @@ def refuse_unsupported(model: PreTrainedModel, max_length: int) -> None:
     """
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ())
-    windowed = getattr(config, "use_sliding_window", not kinds)  # some only say how large their window is
+    windowed = getattr(config, "use_sliding_window", not kinds)  # some models have only the window's length
     unsupported = {
         "layer_types": sorted(kinds - {"full_attention"}),
         "sliding_window": getattr(config, "sliding_window", None) if windowed else None,

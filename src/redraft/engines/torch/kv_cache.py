@@ -1,13 +1,15 @@
 """A key-value cache in which a token's slot is its absolute position, and attention of a decoding pass over it.
 
-Scoring a draft writes the draft's keys and values into the slots of its positions; decoding behind a verified prefix
-overwrites the slots of the rejected tail. Nothing is moved, padded on the left or computed twice: whatever lies
-behind a row's current position is stale and masked, because a query attends only to slots up to its own position.
+Scoring a draft writes the draft's keys and values into the slots of its positions; decoding after a verified prefix
+overwrites the slots of the rejected tail. Nothing is moved, padded on the left or computed twice: slots after a row's
+current position are stale and masked, because a query attends only to slots up to its own position.
 
 On a CPU a decoding pass attends by two matrix products, which take half as long as PyTorch's fused kernel there. The
-kernel is made for many queries a sequence, as a chunk of a draft has; a decoding pass has one, or the few of a
-speculated block. It is replaced under a custom name, known to transformers, and only while an engine runs: training and
-every other use of the model keep theirs.
+kernel is made for many queries per sequence, as a chunk of a draft has; a decoding pass has one, or the few of a
+speculated block. The replacement has a custom name, known to transformers, and is active only while an engine runs:
+training and every other use of the model keep their own attention.
+
+Shapes: B rows of a pass, T tokens of a row in a pass, S slots, D size of a head.
 """
 
 import math
@@ -22,19 +24,21 @@ from transformers import AttentionInterface, Cache, PreTrainedConfig, PreTrained
 GROWTH = 16
 """Slots by which a cache grows."""
 NAME = "redraft_slots"
-FEW = 16
-"""Queries of a sequence up to which products are used: both take as long with 4, the kernel half as long with 65."""
+"""Name of this attention among transformers' implementations."""
+MAX_QUERIES_BY_PRODUCTS = 16
+"""Most queries of a sequence for which attention uses matrix products: the fused kernel takes as long with 4 queries,
+and half as long with 65."""
 
 
 class SlotCache(Cache):
-    """Keys and values, (rows, heads, slots, head_dim) for each layer.
+    """Keys and values, (rows, heads, S, D) for each layer.
 
-    On a GPU, and wherever passes have static shapes, all slots are allocated at once. Else they grow with the longest
-    sequence, a few at a time, and all are attended to: gaps between rows defeat the processor's prefetching, and
+    On a GPU, and for passes with static shapes, all slots are allocated at once. Otherwise they grow with the longest
+    sequence, a few at a time, and all of them are attended to: on a CPU gaps between rows defeat prefetching, so that
     attention over them takes twice as long.
 
-    transformers' attention calls `update` with the new keys and values; `prefill`, `decode` and `extend` say beforehand
-    which rows and positions these belong to.
+    transformers' attention calls `update` with the new keys and values; `prefill` or `decode` sets beforehand which
+    rows and positions these belong to.
 
     Args:
         config: of a model with standard attention in every layer.
@@ -43,7 +47,7 @@ class SlotCache(Cache):
         grows: whether slots are allocated as they are needed.
 
     Attributes:
-        most: slots that a row can have.
+        max_slots: most slots of a row.
     """
 
     def __init__(
@@ -57,76 +61,69 @@ class SlotCache(Cache):
     ) -> None:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self.most = -(-slots // GROWTH) * GROWTH
-        self._growth = GROWTH if grows else self.most
+        self.max_slots = -(-slots // GROWTH) * GROWTH
+        self._growth = GROWTH if grows else self.max_slots
         self._shape = (2, config.num_hidden_layers, rows, heads)
         self._head_dim = head_dim
-        size = math.prod(self._shape) * self.most * head_dim
-        # Growing copies from one buffer to the other; allocating anew each time would fault in every page again. They
-        # start as zeros, since what a mask hides must still be finite.
+        size = math.prod(self._shape) * self.max_slots * head_dim
+        # Growing copies from one buffer to the other: a new allocation each time would fault in every page again. They
+        # start as zeros, since masked values must be finite too.
         self._buffers = [torch.zeros(size, device=device, dtype=dtype) for _ in range(2 if grows else 1)]
         self.layers: list = []
+        self._all = self._buffers[0][:0].view(*self._shape, 0, head_dim)
+        if not grows:
+            self._reserve(self.max_slots)
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; slots that grow do so anew."""
-        self._all = self._view(0 if self._growth < self.most else self.most)
+        """Forget everything; slots that grow start from none."""
+        if self._growth < self.max_slots:
+            self._all = self._all[..., :0, :]
         self._rows = self._index = torch.empty(0, dtype=torch.long, device=self._all.device)
-        self._seen: slice | torch.Tensor | None = None
+        self._attended_rows: slice | torch.Tensor | None = None
         self._span = 0
 
-    def _view(self, slots: int) -> torch.Tensor:
-        """Keys and values, (2, layers, rows, heads, slots, head_dim), at the front of the buffer that is not in use."""
+    def _reserve(self, slots: int) -> None:
+        """Allocate slots for sequences of `slots` tokens; keys and values are copied to the other buffer."""
+        before = self._all.shape[4]
+        if slots <= before:
+            return
+        slots = min(-(-slots // self._growth) * self._growth, self.max_slots)
         self._buffers.reverse()
         size = math.prod(self._shape) * slots * self._head_dim
-        return self._buffers[0][:size].view(*self._shape, slots, self._head_dim)
-
-    def _reserve(self, slots: int) -> None:
-        """Make room for sequences of so many tokens."""
-        had = self._all.shape[4]
-        if slots <= had:
-            return
-        grown = self._view(min(-(-slots // self._growth) * self._growth, self.most))
-        grown[..., :had, :] = self._all
+        grown = self._buffers[0][:size].view(*self._shape, slots, self._head_dim)
+        grown[..., :before, :] = self._all
         self._all = grown
 
     def prefill(self, rows: torch.Tensor, width: int) -> None:
-        """The next pass writes `width` slots of these rows from slot 0 on, and attends only to what it writes."""
+        """Let the next pass write `width` slots of these rows from slot 0 on, and attend only to what it writes."""
         self._reserve(width)
-        self._rows, self._seen = rows, None
+        self._rows, self._attended_rows = rows, None
 
-    def decode(self, positions: torch.Tensor, longest: int, width: int = 1) -> int:
-        """The next pass writes `width` slots of each of the first rows, one behind the other.
+    def decode(
+        self, positions_B: torch.Tensor, longest: int, width: int = 1, rows_B: torch.Tensor | None = None
+    ) -> int:
+        """Let the next pass write `width` consecutive slots of each of its rows.
 
         Args:
-            positions: int64 (rows,), the first slot of each.
+            positions_B: int64, the first slot of each row.
             longest: slots in use after the pass.
-            width: tokens of a row.
+            width: tokens of a row, T.
+            rows_B: int64, the rows; None for the first ones, whose slots are attended to without a copy.
 
         Returns:
-            the slots that the pass will attend to; the mask must hide those that a row does not use.
+            Number of slots that the pass attends to; the mask must hide those that a row does not use.
         """
-        rows = torch.arange(len(positions), device=positions.device)
-        return self._write(slice(0, len(positions)), rows, positions, longest, width)
-
-    def extend(self, rows: torch.Tensor, positions: torch.Tensor, longest: int, width: int) -> int:
-        """The next pass writes slots as of `decode`, but of any rows; it attends to copies of theirs.
-
-        Args:
-            rows: int64 (n,).
-            positions: as of `decode`, as are the next two.
-        """
-        return self._write(rows, rows, positions, longest, width)
-
-    def _write(
-        self, seen: slice | torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, longest: int, width: int
-    ) -> int:
         self._reserve(longest)
         heads, slots = self._all.shape[3:5]
-        first = (rows[:, None] * heads + torch.arange(heads, device=rows.device)) * slots
-        behind = torch.arange(width, device=positions.device)
-        self._index = (first[..., None] + positions[:, None, None] + behind).view(-1)
-        self._seen, self._span = seen, longest if self._growth == self.most else slots
+        count, device = len(positions_B), positions_B.device
+        rows = torch.arange(count, device=device) if rows_B is None else rows_B
+        # Index of each new token in a layer's keys as (rows * heads * S, D).
+        starts = (rows[:, None] * heads + torch.arange(heads, device=device)) * slots
+        offsets = torch.arange(width, device=device)
+        self._index = (starts[..., None] + positions_B[:, None, None] + offsets).view(-1)
+        self._attended_rows = slice(0, count) if rows_B is None else rows_B
+        self._span = longest if self._growth == self.max_slots else slots
         return self._span
 
     def move(self, source: int, target: int, length: int) -> None:
@@ -135,29 +132,29 @@ class SlotCache(Cache):
 
     def swap(self, first: int, second: int, length: int) -> None:
         """Exchange the first `length` slots of two rows."""
-        held = self._all[:, :, first, :, :length].clone()
+        copy = self._all[:, :, first, :, :length].clone()
         self.move(second, first, length)
-        self._all[:, :, second, :, :length] = held
+        self._all[:, :, second, :, :length] = copy
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the new keys and values, (rows, heads, tokens, head_dim); return those to attend to."""
+        """Store the new keys and values, (B, heads, T, D); return those to attend to."""
         keys, values = self._all[0, layer_idx], self._all[1, layer_idx]
-        if self._seen is None:
+        if self._attended_rows is None:
             keys[self._rows, :, : key_states.shape[2]] = key_states
             values[self._rows, :, : key_states.shape[2]] = value_states
             return key_states, value_states
         for cache, new in ((keys, key_states), (values, value_states)):
             cache.view(-1, self._head_dim).index_copy_(0, self._index, new.reshape(-1, self._head_dim))
-        return keys[self._seen, :, : self._span], values[self._seen, :, : self._span]
+        return keys[self._attended_rows, :, : self._span], values[self._attended_rows, :, : self._span]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens before the next pass, as transformers' mask builder asks for prefill."""
+        """Tokens before the next pass; transformers' mask builder calls this for prefill."""
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Length and offset of the keys, as transformers' mask builder asks for prefill."""
+        """Length and offset of the keys; transformers' mask builder calls this for prefill."""
         return query_length, 0
 
 
@@ -170,13 +167,12 @@ def attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers asks for it: query (rows, heads, tokens, head_dim); key and value may have fewer heads.
+    """Attention by transformers' interface; query (B, heads, T, D), key and value (B, fewer heads, S, D).
 
     Args:
-        attention_mask: float (rows, 1, tokens, slots), added to a decoding pass's scores; None for prefill, which is
-            causal.
+        attention_mask: float (B, 1, T, S), added to a decoding pass's scores; None for prefill, which is causal.
     """
-    if attention_mask is None or query.shape[2] > FEW:
+    if attention_mask is None or query.shape[2] > MAX_QUERIES_BY_PRODUCTS:
         grouped, causal = query.shape[1] != key.shape[1], attention_mask is None
         out = scaled_dot_product_attention(
             query, key, value, attention_mask, is_causal=causal, scale=scaling, enable_gqa=grouped
@@ -195,7 +191,7 @@ AttentionInterface.register(NAME, attention)
 
 @contextmanager
 def slot_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model on a CPU attend this way within the block."""
+    """Let a model on a CPU use this attention within the block."""
     before = model.config._attn_implementation
     if model.device.type == "cpu":
         model.config._attn_implementation = NAME

@@ -1,4 +1,4 @@
-"""Running sessions on an engine in this process: their coroutines and the engine's work take turns, and are timed."""
+"""The event loop of an engine in this process: sessions' coroutines and the engine's passes take turns."""
 
 import asyncio
 import time
@@ -12,20 +12,20 @@ from redraft.ops.locking.termination import exit_if_requested
 
 T = TypeVar("T")
 
-NAP = 0.5
-"""Seconds after which a loop that sleeps looks whether the process was told to end."""
+SLEEP_SECONDS = 0.5
+"""Longest sleep of an idle loop, after which it checks whether SIGTERM came."""
 IDLE_TURNS = 100
-"""Turns of the event loop without a request after which none will come; awaiting through layers takes a few."""
-FEW = 0.1
-"""Share of the most responses that decoded at once below which a pass is one of the tail."""
+"""Turns of the event loop without a request after which the engine is idle; an await through several layers takes a
+few turns."""
+TAIL_SHARE = 0.1
+"""A pass belongs to the tail if fewer than this share of the largest number of responses decode in it."""
 
 
 def now(device: torch.device) -> float:
-    """Seconds, for differences.
+    """A clock in seconds, for differences.
 
-    On a GPU wall seconds, read when it has done all that it was given, since it runs behind the program that tells it
-    to. On a CPU the process's processor seconds: runs share cores with each other and with whatever else runs, and wall
-    seconds would compare how busy the machine was.
+    On a GPU, wall time after the queued kernels have ended. On a CPU, this process's processor time: runs share cores
+    with each other and with other programs, and wall time would measure the machine's load.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -33,29 +33,30 @@ def now(device: torch.device) -> float:
     return time.process_time()
 
 
+@dataclass(eq=False)
 class Outside:
-    """Waits of sessions for something that no engine does, such as rewards graded in worker processes.
+    """Sessions' waits for something outside the engine, such as rewards from worker processes.
 
-    The engine goes on decoding for others meanwhile. When it has nothing to do, the loop sleeps until one of the waits
-    ends, and the time is not the engine's.
-
-    Args:
-        clock: seconds; the clock of the stage from which they are subtracted.
+    The engine goes on decoding other sessions meanwhile. When it has nothing to do, the loop sleeps until one of the
+    waits ends; that time does not count as the engine's.
 
     Attributes:
+        clock: seconds; the clock of the stage from which `seconds` is subtracted.
         seconds: time in which the engine had nothing to do because of these waits.
+        ended: number of waits that have ended.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds, self.ended, self._clock = 0.0, 0, clock
-        self._pending: set[asyncio.Future] = set()
+    clock: Callable[[], float] = time.perf_counter
+    seconds: float = field(default=0.0, init=False)
+    ended: int = field(default=0, init=False)
+    _pending: set[asyncio.Future] = field(default_factory=set, init=False)
 
     def __bool__(self) -> bool:
-        """True while something is waited for."""
+        """True while a session waits."""
         return bool(self._pending)
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
-        """Result of something outside the engine; an exception there is raised here."""
+        """Result of something outside the engine; raises its exception."""
         pending = asyncio.ensure_future(awaitable)
         self._pending.add(pending)
         try:
@@ -65,10 +66,10 @@ class Outside:
             self.ended += 1
 
     async def sleep(self, everything: asyncio.Future) -> None:
-        """Sleep until one of the waits has ended, or everything has, or for `NAP`."""
-        began = self._clock()
-        await asyncio.wait({*self._pending, everything}, timeout=NAP, return_when=asyncio.FIRST_COMPLETED)
-        self.seconds += self._clock() - began
+        """Sleep until one of the waits or everything has ended, or for `SLEEP_SECONDS`."""
+        began = self.clock()
+        await asyncio.wait({*self._pending, everything}, timeout=SLEEP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        self.seconds += self.clock() - began
 
 
 async def run_to_end(
@@ -77,13 +78,14 @@ async def run_to_end(
     standstill: Callable[[], str],
     outside: Outside | None = None,
 ) -> list[T]:
-    """Run coroutines to their ends, concurrently; return their results in order.
+    """Run coroutines concurrently to their ends; return their results in order.
 
     Args:
-        work: does what the engine was asked for, or a part; returns false if there was nothing to do.
+        work: serves the engine's requests, or a part of them; returns false if there were none.
+        standstill: message of the error when neither the engine nor `outside` can go on.
 
     Raises:
-        RuntimeError: if they wait for something that neither the engine nor `outside` knows of.
+        RuntimeError: if the coroutines wait for something unknown to the engine and to `outside`.
     """
     everything = asyncio.gather(*coroutines)
     outside = Outside() if outside is None else outside
@@ -96,7 +98,7 @@ async def run_to_end(
                 await outside.sleep(everything)
                 idle = 0
             ended = outside.ended
-            await asyncio.sleep(0)  # whoever got an answer asks for the next thing
+            await asyncio.sleep(0)  # sessions with answers go on to their next requests
             exit_if_requested()
             idle = 0 if work() or outside.ended > ended else idle + 1
         return await everything
@@ -111,7 +113,7 @@ class Activity:
     """Decoding passes of a rollout; in its tail few responses still decode and most of the engine idles.
 
     Attributes:
-        seconds: of all passes by the number of responses that decoded in them.
+        seconds: time of all passes by the number of responses that decoded in them.
     """
 
     seconds: dict[int, float] = field(default_factory=dict)
@@ -122,8 +124,8 @@ class Activity:
 
     @property
     def tail_share(self) -> float | None:
-        """Share of the passes' seconds with fewer than a tenth of the most active responses; None without a pass."""
+        """Share of the time in passes with fewer than a tenth of the most active responses; None without a pass."""
         total, most = sum(self.seconds.values()), max(self.seconds, default=0)
         if not total:
             return None
-        return sum(seconds for active, seconds in self.seconds.items() if active < FEW * most) / total
+        return sum(seconds for active, seconds in self.seconds.items() if active < TAIL_SHARE * most) / total

@@ -1,8 +1,8 @@
-"""Seconds of single decoding passes of the in-process engine, for a roofline of this machine (docs/selfspec.md).
+"""Times of single decoding passes of the in-process engine, for a roofline of this machine (docs/selfspec.md).
 
-A pass is timed with whatever is in the cache, whose content changes no time: the policy on one token a response, the
-drafter on one, the policy on a block of proposals and the token before. Attention, the head and the normalisation of
-the distribution are in it; drawing tokens and scheduling are not.
+Three kinds of pass are timed: the policy on one token per response, the drafter on one, and the policy on a block of
+proposals with the token before them. Attention, head and softmax are included; sampling and scheduling are not. The
+content of the cache does not affect the time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,21 +16,21 @@ from redraft.engines.torch.loop import now
 from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
 
 PRODUCT = {"cpu": 768, "cuda": 8192}
-"""Rows and columns of the matrices whose product measures the throughput of a device."""
+"""Rows and columns of the square matrices whose product measures a device's throughput."""
 WARM_UP = 3
-"""Repetitions before those that count."""
+"""Repetitions before the timed ones."""
 
 
 @dataclass(frozen=True)
 class TimedPass:
-    """Seconds of one kind of pass.
+    """Times of one kind of pass.
 
     Attributes:
-        kind: of the policy, of the drafter, or of the policy over blocks.
-        batch: responses that decode.
+        kind: by the policy, by the drafter, or by the policy over blocks.
+        batch: number of decoding responses.
         length: positions before the token.
-        proposals: of a block; 0 of other kinds.
-        seconds: of each repetition.
+        proposals: of a block; 0 for the other kinds.
+        seconds: time of each repetition.
     """
 
     kind: Literal["policy", "drafter", "block"]
@@ -72,17 +72,17 @@ def _timed(engine: SelfSpeculativeEngine, batch: int, length: int, width: int, t
 
 
 def _seconds(work: Callable[[], object], device: torch.device, times: int) -> tuple[float, ...]:
-    """Seconds of repeated work, without the first repetitions."""
-    found = []
+    """Times of repeated work after warming up, in seconds."""
+    seconds = []
     for _ in range(times + WARM_UP):
         began = now(device)
         work()
-        found.append(now(device) - began)
-    return tuple(found[WARM_UP:])
+        seconds.append(now(device) - began)
+    return tuple(seconds[WARM_UP:])
 
 
 def throughput(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations/s of a product of matrices, the best of a few: what the device can compute (F_eff)."""
+    """Operations/s of a product of matrices, the best of a few: the device's effective throughput (F_eff)."""
     size = PRODUCT["cuda" if device.type == "cuda" else "cpu"]
     one = torch.randn(size, size, device=device, dtype=dtype)
     return float(2 * size**3 / min(_seconds(lambda: one @ one, device, 10)))

@@ -1,6 +1,7 @@
-"""Drawing tokens: what a row draws depends on its own distribution and random numbers, whatever else is in the batch.
+"""Sampling of tokens: a row's token depends on its own distribution and random numbers alone, not on the batch.
 
-Distributions are log-probabilities in float32. A residual, and Gumbel noise, are computed from them in float64.
+Distributions are log-probabilities in float32. A residual, and Gumbel noise, are computed in float64. Shapes: B rows, V
+vocabulary.
 """
 
 from collections.abc import Sequence
@@ -12,85 +13,89 @@ from redraft.rollout.streams import BITS, hashed, signed
 
 
 def log_probs_of(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Log-probabilities, float32, of logits (..., vocabulary) at a temperature."""
+    """Log-probabilities, float32, of logits (..., V) at a temperature."""
     return torch.log_softmax(logits.float() / temperature, dim=-1)
 
 
-def sample(log_probs: torch.Tensor, uniforms: torch.Tensor, greedy: bool = False, top_p: float = 1.0) -> torch.Tensor:
-    """Draw one token a row by inversion, int64 (rows,).
+def sample(
+    log_probs_BV: torch.Tensor, uniforms_B: torch.Tensor, greedy: bool = False, top_p: float = 1.0
+) -> torch.Tensor:
+    """Sample one token a row, int64 (B,), by the inverse CDF.
 
     Args:
-        log_probs: (rows, vocabulary).
-        uniforms: (rows,) on (0, 1].
-        top_p: only the most probable tokens that together reach this mass can be drawn; 1 keeps all.
+        uniforms_B: on (0, 1].
+        top_p: only the most probable tokens that together reach this mass can be sampled; 1 keeps all.
     """
     if greedy:
-        return log_probs.argmax(dim=-1)
+        return log_probs_BV.argmax(dim=-1)
     if top_p >= 1:
-        return invert(log_probs.exp(), uniforms)
-    ordered, index = log_probs.exp().sort(dim=-1, descending=True)
-    before = ordered.cumsum(dim=-1) - ordered
-    rank = invert(ordered.masked_fill(before >= top_p, 0.0), uniforms)
-    return index.gather(1, rank[:, None])[:, 0]
+        return invert(log_probs_BV.exp(), uniforms_B)
+    ordered_BV, tokens_BV = log_probs_BV.exp().sort(dim=-1, descending=True)
+    before_BV = ordered_BV.cumsum(dim=-1) - ordered_BV
+    rank_B = invert(ordered_BV.masked_fill(before_BV >= top_p, 0.0), uniforms_B)
+    return tokens_BV.gather(1, rank_B[:, None])[:, 0]
 
 
 def sample_specially(
-    log_probs: torch.Tensor,
+    log_probs_BV: torch.Tensor,
     firsts: Sequence[Residual | None],
-    uniforms: torch.Tensor,
+    uniforms_B: torch.Tensor,
     keys: Sequence[int | None],
-    positions: torch.Tensor,
+    positions_B: torch.Tensor,
 ) -> torch.Tensor:
-    """Draw one token a row, int64 (rows,), from a residual distribution or by Gumbel noise or both.
+    """Sample one token a row, int64 (B,), from a residual distribution or by Gumbel noise or both.
 
     Args:
-        log_probs: (rows, vocabulary), the policy's distribution.
-        firsts: what is left of it; None for the distribution itself.
-        uniforms: (rows,) on (0, 1], for rows without a key, which draw by inversion.
-        keys: 64 bits each, for rows that draw by Gumbel noise.
-        positions: int64 (rows,), position of the token in the response.
+        log_probs_BV: the policy's distribution.
+        firsts: residual of each row; None for the policy's distribution itself.
+        uniforms_B: on (0, 1], for rows without a key, which use the inverse CDF.
+        keys: 64 bits each, for rows with Gumbel noise.
+        positions_B: int64, position of the token in the response.
     """
-    distribution = log_probs.double()
+    log_weights_BV = log_probs_BV.double()
     for row, first in enumerate(firsts):
         if first is not None:
-            distribution[row] = _rest(distribution[row], first)
-    tokens = torch.empty_like(positions)
+            log_weights_BV[row] = _residual(log_weights_BV[row], first)
+    tokens_B = torch.empty_like(positions_B)
     inverted = [row for row, key in enumerate(keys) if key is None]
     noisy = [row for row, key in enumerate(keys) if key is not None]
     if inverted:
-        tokens[inverted] = invert(distribution[inverted].exp(), uniforms[inverted])
+        tokens_B[inverted] = invert(log_weights_BV[inverted].exp(), uniforms_B[inverted])
     if noisy:
-        own = keys_of([key for key in keys if key is not None], distribution.device)
-        noise = gumbel(own, positions[noisy], distribution.shape[1])
-        tokens[noisy] = (distribution[noisy] + noise).argmax(dim=-1)
-    return tokens
+        keys_of_rows = keys_of([key for key in keys if key is not None], log_weights_BV.device)
+        noise = gumbel(keys_of_rows, positions_B[noisy], log_weights_BV.shape[1])
+        tokens_B[noisy] = (log_weights_BV[noisy] + noise).argmax(dim=-1)
+    return tokens_B
 
 
 def keys_of(keys: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Keys of 64 bits on a device, int64 (rows,)."""
+    """Keys of 64 bits on a device, int64 (B,)."""
     return torch.tensor([signed(key) for key in keys], dtype=torch.long, device=device)
 
 
-def gumbel(keys: torch.Tensor, positions: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Noise, float64 (rows, vocabulary), of keys and positions, int64 (rows,); see `redraft.rollout.streams.gumbel`."""
-    numbers = hashed(keys[:, None], positions[:, None], torch.arange(vocabulary, device=keys.device)[None])
-    return -(-((numbers.double() + 0.5) * 2.0**-BITS).log()).log()
+def gumbel(keys_B: torch.Tensor, positions_B: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Gumbel noise, float64 (B, V), of keys and positions, int64; see `redraft.rollout.streams.gumbel`."""
+    numbers_BV = hashed(keys_B[:, None], positions_B[:, None], torch.arange(vocabulary, device=keys_B.device)[None])
+    return -(-((numbers_BV.double() + 0.5) * 2.0**-BITS).log()).log()
 
 
-def _rest(distribution: torch.Tensor, first: Residual) -> torch.Tensor:
-    """Logarithm of what is left of p, not normalised, of log-probabilities (vocabulary,).
+def _residual(log_probs_V: torch.Tensor, first: Residual) -> torch.Tensor:
+    """Log-weights (V,), not normalised, of the residual of p, whose log-probabilities are given.
 
-    Where nothing is left, as by rounding where all of p was accepted, it is p: a rejection there had a probability of
-    the size of the rounding error.
+    A residual without mass is replaced by p. It occurs by rounding where all of p was accepted; a rejection there has a
+    probability of the size of the rounding error.
     """
-    rest = distribution.exp()
-    tokens = torch.tensor(first.tokens, device=distribution.device, dtype=torch.long)
-    rest[tokens] *= torch.tensor(first.left, device=distribution.device, dtype=torch.float64)
-    return torch.where(rest.sum() > 0, rest.log(), distribution)
+    weights_V = log_probs_V.exp()
+    tokens = torch.tensor(first.tokens, device=log_probs_V.device, dtype=torch.long)
+    weights_V[tokens] *= torch.tensor(first.left, device=log_probs_V.device, dtype=torch.float64)
+    return torch.where(weights_V.sum() > 0, weights_V.log(), log_probs_V)
 
 
-def invert(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """The first index whose cumulative weight reaches the uniform's share of the whole; never one of weight 0."""
-    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-    targets = uniforms.to(torch.float64)[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, targets)[:, 0].clamp_(max=weights.shape[1] - 1)
+def invert(weights_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:
+    """Inverse CDF: the first index, int64 (B,), whose cumulative weight reaches the uniform's share of the sum.
+
+    Weights need not be normalised; an index of weight 0 is never returned.
+    """
+    cumulative_BV = weights_BV.cumsum(dim=-1, dtype=torch.float64)
+    targets_B1 = uniforms_B.to(torch.float64)[:, None] * cumulative_BV[:, -1:]
+    return torch.searchsorted(cumulative_BV, targets_B1)[:, 0].clamp_(max=weights_BV.shape[1] - 1)

@@ -1,6 +1,6 @@
-"""vLLM in this process, as a client of its own: for tests, benchmarks and evaluation on one machine.
+"""vLLM in this process, with the interface of a client: for tests, benchmarks and evaluation on one machine.
 
-Environment variables are read when vLLM is imported, so they are set here before; what is set already stays.
+vLLM reads environment variables on import, so they are set here first; variables that are already set keep their value.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from redraft.engines.torch.loop import Outside, run_to_end
 from redraft.engines.vllm.engine import WORKER
 from redraft.errors import UserError
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else its engine is another process
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # otherwise vLLM's engine is another process
 for _name, _value in {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -27,8 +27,8 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 if not torch.cuda.is_available():
-    # vLLM compiles a few small functions of its sampler at their first use, for up to 20 seconds. The variable for this
-    # is read when transformers is imported, which may have been before.
+    # vLLM compiles a few small functions of its sampler at first use, which takes up to 20 s. The environment variable
+    # against it is read when transformers is imported, which may have happened already.
     torch._dynamo.config.disable = True
 
 from vllm import EngineArgs, SamplingParams  # noqa: E402
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass
 class LocalOutput:
-    """An answer as verl's servers give it; see `redraft.engines.vllm.engine.Output`."""
+    """An answer in the form of verl's servers; see `redraft.engines.vllm.engine.Output`."""
 
     token_ids: list[int]
     log_probs: list[float] | None
@@ -53,15 +53,15 @@ class LocalOutput:
 
 
 class LocalVLLM:
-    """A vLLM engine, in float32 unless told otherwise, that coroutines on this process's event loop can ask.
+    """A vLLM engine for coroutines on this process's event loop, in float32 by default.
 
-    One at a time: vLLM keeps global state, which `close` removes.
+    Only one may exist at a time: vLLM keeps global state, which `close` removes.
 
     Args:
         model: folder in transformers' format; no tokenizer is needed.
-        max_length: longest prompt and response together; where drafts are scored, with one token to spare.
+        max_length: longest prompt and response together; for scoring drafts, with one token to spare.
         max_rows: requests at once; further ones wait.
-        settings: further arguments of vLLM's engine, instead of those here.
+        settings: further arguments of vLLM's engine; they replace the defaults here.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LocalVLLM:
             "max_model_len": max_length,
             "max_num_seqs": max_rows,
             "kv_cache_memory_bytes": cache_bytes,
-            # Chunks of a prefill would take a step back in the request's random numbers, which fails on a CPU.
+            # A chunked prefill rewinds the request's random numbers, which fails on a CPU.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(max_length, 16384),
             "worker_cls": WORKER,
@@ -88,7 +88,7 @@ class LocalVLLM:
         arguments |= settings
         self._worker = arguments["worker_cls"]
         self.engine = LLMEngine.from_engine_args(EngineArgs(model=str(model), **arguments))
-        torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by one that does nothing
+        torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by a no-op
         self._numbers = itertools.count()
         self._answers: dict[str, asyncio.Future[RequestOutput]] = {}
 
@@ -98,7 +98,7 @@ class LocalVLLM:
         Raises:
             RuntimeError: if they wait for each other, or for something unknown to `outside`.
         """
-        standstill = "nothing is asked of vLLM, and not all is done"
+        standstill = "vLLM has no requests, but not all coroutines have ended"
         try:
             return asyncio.run(run_to_end(coroutines, self._step, lambda: standstill, outside))
         finally:
@@ -106,7 +106,7 @@ class LocalVLLM:
             self._answers.clear()
 
     def _step(self) -> bool:
-        """One pass of the engine, if there is a request."""
+        """One pass of the engine; False without a request."""
         if not self.engine.has_unfinished_requests():
             return False
         for output in self.engine.step():
@@ -116,17 +116,17 @@ class LocalVLLM:
         return True
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> LocalOutput:
-        """Serve one request as a verl server does; `logprobs` says whether sampled tokens come with theirs.
+        """Serve one request as a verl server does; `logprobs` is true to return those of sampled tokens.
 
         Raises:
-            UserError: for log-probabilities at a temperature other than 1, if the worker is not ours.
+            UserError: for log-probabilities at a temperature other than 1 by vLLM's own worker.
         """
         settings = sampling_params | {"logprobs": 0 if sampling_params.get("logprobs") else None}
         params = SamplingParams(**settings, output_kind=RequestOutputKind.FINAL_ONLY)
-        asked = {params.logprobs, params.prompt_logprobs} != {None}
-        if asked and params.temperature != 1 and self._worker != WORKER:
+        wants_log_probs = {params.logprobs, params.prompt_logprobs} != {None}
+        if wants_log_probs and params.temperature != 1 and self._worker != WORKER:
             raise UserError(
-                "vLLM's own worker gives log-probabilities at temperature 1 only",
+                "vLLM's own worker returns log-probabilities at temperature 1 only",
                 key="worker_cls",
                 value=self._worker,
                 allowed=WORKER,
@@ -137,7 +137,7 @@ class LocalVLLM:
         return to_output(await answer)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over all weights by their names in transformers' format; forget what was computed with the others."""
+        """Load all weights by their names in transformers' format, and drop the prefix cache."""
         if self.engine.model_config.hf_text_config.tie_word_embeddings:
             raise UserError(
                 "vLLM on a CPU keeps old embeddings where they are tied",
@@ -150,13 +150,13 @@ class LocalVLLM:
             raise RuntimeError("weights were loaded while requests were running")
 
     def close(self) -> None:
-        """Free the memory and vLLM's global state, so that another engine can be made."""
+        """Free the memory and vLLM's global state, so that another engine can be created."""
         self.engine.engine_core.shutdown()
         cleanup_dist_env_and_memory()
 
 
 def to_output(output: RequestOutput) -> LocalOutput:
-    """An answer in verl's form: a dummy row stands at the end of a prompt's log-probabilities."""
+    """An answer in verl's form, with a dummy row at the end of a prompt's log-probabilities."""
     (sampled,) = output.outputs
     extra: dict[str, Any] = {"num_cached_tokens": output.num_cached_tokens}
     if output.prompt_logprobs is not None:
@@ -172,6 +172,6 @@ def to_output(output: RequestOutput) -> LocalOutput:
 
 
 def _rows(prompt: FlatLogprobs, name: str) -> list[list[Any]]:
-    """A part of a prompt's log-probabilities by position: of the token there, or of the most probable ones alone."""
+    """One field of a prompt's log-probabilities by position: of the token, or of the most probable ones if any."""
     values, spans = getattr(prompt, name), zip(prompt.start_indices[1:], prompt.end_indices[1:], strict=True)
     return [values[begin + 1 if end - begin > 1 else begin : end] for begin, end in spans] + [[0]]

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from redraft.engines.distributions import chunks
 from redraft.engines.requests import checked
-from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
+from redraft.engines.torch.head import Head, chunks, hidden_states, refuse_other_heads
 from redraft.errors import UserError
 from redraft.lab.predict.saved_rollouts import Draft
 from redraft.methods.acceptance.block import joint_acceptance, joint_weights

@@ -26,7 +26,7 @@ from redraft.lab.selfspec.simulate import (
 from redraft.lab.selfspec.sweep import Sweep, read_sweep
 from redraft.selfspec.calibration import Calibration, read_calibration, write_calibration
 from redraft.selfspec.constants import read_model
-from redraft.selfspec.controller import Control, Ladder, Roofline, Rule, Threshold
+from redraft.selfspec.controller import Control, Ladder, Roofline, SwitchRule, Threshold
 from redraft.selfspec.roofline import boundary
 
 Rows = list[list[str]]
@@ -215,7 +215,7 @@ def replayed(records: Path, gamma: str, calibration: Path | None, threshold: int
     """
     roofline = read_calibration(calibration) if calibration else None
 
-    def rule(gamma: int, accepted: float | None) -> Rule:
+    def rule(gamma: int, accepted: float | None) -> SwitchRule:
         return Roofline(roofline, gamma, accepted) if roofline else Threshold(threshold)
 
     before = read_rollouts(records)

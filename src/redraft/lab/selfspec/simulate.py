@@ -21,7 +21,7 @@ import numpy as np
 from redraft.errors import UserError
 from redraft.files import read_json_lines
 from redraft.selfspec.calibration import Calibration
-from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Roofline, Rule, State, Threshold, Toggle
+from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Roofline, SwitchRule, Threshold, Toggle, ToggleState
 from redraft.selfspec.roofline import MARGIN, block_efficiency, block_seconds, target_seconds, token_acceptance
 
 Mode = Literal["off", "always", "threshold", "roofline"]
@@ -246,7 +246,7 @@ def simulate_rollout(lengths: np.ndarray, engine: SimulatedEngine, speculation: 
     if not len(lengths) or np.min(lengths) < 1 or engine.slots < 1 or engine.count < 1:
         raise ValueError("needs responses of 1 token or more, and 1 or more slots and engines")
     tau = speculation.acceptance.mean_tau(lengths, speculation.gamma)
-    rules: dict[Mode, Rule] = {
+    rules: dict[Mode, SwitchRule] = {
         "threshold": Threshold(speculation.threshold),
         "roofline": Roofline(engine.calibration, speculation.gamma, tau, speculation.margin),
     }
@@ -284,7 +284,7 @@ class _EngineRun:
         self.total = lengths[: engine.slots].astype(float)
         self.done = np.zeros_like(self.total)
         self.tokens = float(np.sum(lengths))
-        self.state = State(on=True) if speculation.mode == "always" else OFF
+        self.state = ToggleState(on=True) if speculation.mode == "always" else OFF
         self.seconds = self.plain_seconds = self.plain_tokens = 0.0
         self.passes = self.blocks = 0
         self.turned_on_at = len(self.total) if self.state.on else None

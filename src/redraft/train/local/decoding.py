@@ -9,7 +9,7 @@ from redraft.config.experiment import Run
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
 from redraft.selfspec.calibration import read_calibration
-from redraft.selfspec.controller import Control, Ladder, Roofline, Rule, Threshold
+from redraft.selfspec.controller import Control, Ladder, Roofline, SwitchRule, Threshold
 from redraft.train.models import stop_tokens
 from redraft.train.pretrained.precision import RoundedPolicy, dtype_of
 
@@ -60,7 +60,7 @@ class SelfSpeculativeDecoding(Decoding):
         self._policy = policy
         roofline = read_calibration(calibration) if configured.when == "roofline" and calibration else None
 
-        def rule(gamma: int, accepted: float | None) -> Rule:
+        def rule(gamma: int, accepted: float | None) -> SwitchRule:
             """The rule of a rollout, from its draft length and the last measured tokens of a block."""
             if configured.when == "always":
                 return Threshold(math.inf)
