@@ -122,8 +122,8 @@ def test_each_paper_is_evaluated_by_its_own_protocol_where_the_preset_says_so():
         (lambda c: c["protocols"]["tiny"]["sampling"].update(temperature=-1), ["temperature", "-1"]),
         (lambda c: c["protocols"]["tiny"].update(benchmarks={}), ["protocols.tiny.benchmarks"]),
         (lambda c: c["sets"]["amc23"].update(grading="vibes"), ["sets.amc23.grading", "vibes", "math"]),
-        (lambda c: c["sets"]["amc23"]["data"].update(size=0), ["sets.amc23.data.hub.size", "0"]),
-        (lambda c: c["sets"]["amc23"]["data"].update(template="solve"), ["must hold {problem}"]),
+        (lambda c: c["sets"]["amc23"]["data"].update(size=0), ["sets.amc23.data.size", "0"]),
+        (lambda c: c["sets"]["amc23"]["data"].update(template="solve"), ["must contain {problem}"]),
     ],
 )
 def test_a_mistake_in_the_catalogue_is_named(experiments, edit, words):

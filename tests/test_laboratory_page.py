@@ -358,7 +358,7 @@ def test_ticks_are_round(low, high, whole, expected):
 
 
 def test_a_rule_has_one_style_and_one_name_everywhere(whole):
-    rules = list(dict.fromkeys((*distributions.RULES, *distributions.sources(), "a rule that nobody listed")))
+    rules = list(dict.fromkeys((*distributions.RULES, *distributions.arm_samplers(), "a rule that nobody listed")))
     assert len(set(palette(rules).values())) == len(rules)
     line = r'<g style="([^"]*)"><title>(.*?), at the end [^\n]*\n<polyline[^>]*?( stroke-dasharray="[^"]*")?/>'
     drawn = re.findall(line, (whole.pages / laboratory_page.PAGE).read_text())

@@ -17,6 +17,7 @@ from redraft.methods.weighted import WeightedReuse
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
+from redraft.train.local.batch import Batch
 from redraft.train.local.learner import Learner
 from redraft.train.records import StageClock
 from tests.trainers import make_trainer
@@ -103,8 +104,11 @@ def update(learner, sequences, rewards=REWARDS):
 
 
 def batch_of(learner, sequences):
-    samples = [sample for group in groups_of(sequences) for sample in group.samples]
-    return learner._batch(samples, prompts_of(sequences))
+    rollouts, prompts = (
+        [sample.rollout for group in groups_of(sequences) for sample in group.samples],
+        prompts_of(sequences),
+    )
+    return Batch.of([prompts[r.prompt] for r in rollouts], rollouts, learner.pad, learner.device)
 
 
 def log_probs_by_hand(model, sequences, temperature=1.0):

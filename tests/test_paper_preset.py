@@ -91,7 +91,7 @@ def test_the_whole_campaign_is_listed_in_seconds_without_any_data(experiments, t
     made_by_a_user = {cell.id for cell in cells if cell.data in ("numinamath", "simplerl-8k-medium")}
     assert reasons.keys() == speculating | made_by_a_user
     assert {id for id, reason in reasons.items() if "engine.kind verl" in reason} == speculating
-    assert "data/numinamath-integer.jsonl is not there" in reasons["speed_rl/numina-rloo"]
+    assert "data/numinamath-integer.jsonl does not exist" in reasons["speed_rl/numina-rloo"]
     wanted = [cell for cell in cells if cell.id not in reasons]
     assert {cell.paper for cell in wanted} == {"spec_rl", "speed_rl", "ar3po", "efficient_rollout"}
     counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", text, flags=re.M)}
@@ -117,7 +117,9 @@ def test_cells_with_a_file_of_the_user_s_run_once_it_is_there_and_default_ones_n
     content["data"]["numinamath"] = {"kind": "file", "path": "numina.jsonl", "size": 192}
     preset.write_text(yaml.safe_dump(content, sort_keys=False))
     options = {"preset": "tiny", "papers": "speed_rl"}
-    assert "left out: speed_rl/numina-rloo: numina.jsonl is not there" in dry_run(folder, "--quiet", "rules", **options)
+    assert "left out: speed_rl/numina-rloo: numina.jsonl does not exist" in dry_run(
+        folder, "--quiet", "rules", **options
+    )
     (folder / "numina.jsonl").touch()
     assert "left out" not in dry_run(folder, "--quiet", "rules", **options)
     (folder / "numina.jsonl").unlink()

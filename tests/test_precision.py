@@ -122,8 +122,8 @@ def test_training_goes_on_with_the_restored_weights_rounded(runs, tiny_model):
     base, trainer = runs
     again = LocalTrainer(trainer.run, tiny_model, base / "bfloat16")
     before = [parameter.clone() for parameter in again.engine.model.parameters()]
-    again.campaign.prepare(None, None)
-    again.campaign.restore(again)
+    again.loop.prepare(None, None)
+    again.loop.restore(again)
     restored = list(again.engine.model.parameters())
     assert any(not torch.equal(old, new) for old, new in zip(before, restored, strict=True))
     for own, trained in zip(restored, again.learner.policy.parameters(), strict=True):
@@ -153,5 +153,5 @@ def test_precision_is_part_of_what_a_run_and_its_generations_are():
 
 def test_under_verl_precision_is_verl_s():
     assert VerlEngine(dtype="auto")
-    with pytest.raises(ValidationError, match="leave it auto"):
+    with pytest.raises(ValidationError, match="must be auto"):
         VerlEngine(dtype="bfloat16")

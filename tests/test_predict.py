@@ -301,7 +301,7 @@ def test_a_run_without_two_policies_with_other_rollouts_or_drafts_of_drafts_rais
     pd.read_parquet(file).assign(reward=0.0).to_parquet(file)
     assert "differs from the hash in manifest.json" in mistake(tmp_path, "predict", str(copy))
     reused = trained(tmp_path / "results", tiny_model, Speculative())
-    assert "all rollouts of this step go on from drafts" in mistake(tmp_path, "predict", str(reused))
+    assert "all rollouts of this step continue drafts" in mistake(tmp_path, "predict", str(reused))
 
 
 def test_another_initial_policy_raises(run, tmp_path):

@@ -201,7 +201,7 @@ def test_a_headline_of_a_table_that_is_not_there_is_refused():
     headline = {"table": 7, "cell": "c", "column": "x", "form": "times", "words": "it is {}", "short": "name"}
     with pytest.raises(UserError, match="there is no table 7"):
         parse(TableFile, {"headlines": [headline]}, "tables.yaml")
-    with pytest.raises(UserError, match="one {} in the place"):
+    with pytest.raises(UserError, match="exactly one {}"):
         parse(TableFile, {"headlines": [headline | {"words": "nothing"}]}, "tables.yaml")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from redraft.config import Experiments, InProcessEngine, PretrainedModel, TinyModel, VerlEngine
-from redraft.config.requests import LARGEST, parameters, request_of
+from redraft.config.requests import DEFAULT_PARAMETERS, parameters, request_of
 from redraft.config.site import minutes
 
 EXPERIMENTS = Experiments(Path(__file__).parents[1])
@@ -103,8 +103,8 @@ def test_one_gpu_under_the_local_trainer_asks_for_a_share_of_a_node():
         ("Qwen/Qwen3-1.7B-Base", 1.7e9),
         ("meta-llama/Llama-3.2-1B-Instruct", 1e9),
         ("Qwen/Qwen3-14B-Base", 14e9),
-        ("/models/30B/my-finetune", LARGEST),
-        ("org/model-v2b1", LARGEST),
+        ("/models/30B/my-finetune", DEFAULT_PARAMETERS),
+        ("org/model-v2b1", DEFAULT_PARAMETERS),
     ],
 )
 def test_a_checkpoint_s_size_is_in_its_name(path, size):

@@ -178,7 +178,7 @@ MISTAKES = {
     "acceptance from nowhere": ((*SIMULATE, "--alpha", "5:0.9"), ["--alpha", "from 0 on"]),
     "prompts without end": ((*SIMULATE, "--prompt", "inf"), ["--prompt", "0 or more"]),
     "no draft": ((*SIMULATE, "--gamma", "0"), ["--gamma", "5,7,9,11"]),
-    "a falling ladder": ((*SIMULATE, "--gamma", "7,5"), ["--gamma", "rising"]),
+    "a falling ladder": ((*SIMULATE, "--gamma", "7,5"), ["--gamma", "ascending"]),
     "half a draft": ((*SIMULATE, "--gamma", "2.5"), ["--gamma", "2.5"]),
     "a ladder by position": ((*SIMULATE, "--gamma", "5,7", "--alpha", "0:0.9,9:0.8"), ["one acceptance for all"]),
     "a last acceptance above 1": ((*SIMULATE, "--gamma", "5,7", "--last-alpha", "2"), ["--last-alpha", "0 to 1"]),

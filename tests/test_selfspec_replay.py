@@ -217,5 +217,5 @@ def test_the_command_prints_a_run_and_its_replay(tmp_path, capsys):
 
 
 def test_records_without_a_trace_raise(tmp_path):
-    with pytest.raises(UserError, match="no trace of passes"):
+    with pytest.raises(UserError, match="these records have no passes"):
         read_rollouts(written(tmp_path, [{"step": 0}]))

@@ -92,7 +92,7 @@ MISTAKES = {
         ["all three modes", "gamma 3"],
     ),
     "a line twice": (lambda rows: [*rows, rows[5]], ["measured twice", "target_decode"]),
-    "two models": (first(DECODE, model="other"), ["of one model", "other", "Qwen2.5-7B"]),
+    "two models": (first(DECODE, model="other"), ["several models", "other", "Qwen2.5-7B"]),
 }
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from redraft.config import Vanilla
-from redraft.methods.vanilla import vanilla
 from redraft.rollout.types import Task
+from redraft.train.local import trainer as local_trainer
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.records import StageClock
 from tests.groups import a_draft, group_of
@@ -34,17 +34,22 @@ def scripted(trainer, monkeypatch):
     monkeypatch.setattr(trainer, "now", lambda: clocked[0])
     trainer.engine.usage.verification_seconds, trainer.graders.seconds = 100.0, 200.0
 
-    def roll_out(method, tasks, tools, outside):
-        asked.append((method, tasks, tools))
+    def strategy(name):
+        return lambda task, context: asked.append((name, task, context))
+
+    def run(*_, outside):
+        meter = asked[-1][2].meter
         clocked[0] += 10.0
         trainer.engine.usage.verification_seconds += 2.0
         trainer.graders.seconds += 1.5
-        tools.meter.assembly_seconds += 0.5
-        tools.meter.cached_tokens += 7
+        meter.assembly_seconds += 0.5
+        meter.cached_tokens += 7
         outside.seconds += 4.0
         return rollouts()
 
-    monkeypatch.setattr(trainer, "_groups", roll_out)
+    monkeypatch.setattr(trainer, "strategy", strategy("trained"))
+    monkeypatch.setattr(local_trainer, "vanilla", strategy("vanilla"))
+    monkeypatch.setattr(trainer.engine, "run", run)
     return asked
 
 
@@ -81,7 +86,8 @@ def test_what_was_rolled_out_is_remembered_and_comes_back_from_a_checkpoint(trai
 
 def test_a_method_without_drafts_remembers_nothing(tiny_model, tmp_path, monkeypatch):
     trainer = LocalTrainer(make_run(Vanilla()), tiny_model, tmp_path)
-    monkeypatch.setattr(trainer, "_groups", lambda *_: rollouts())
+    monkeypatch.setattr(trainer, "strategy", lambda *_: None)
+    monkeypatch.setattr(trainer.engine, "run", lambda *_, outside: rollouts())
     trainer.roll_out(TASKS, 0)
     assert len(trainer.memory) == 0
 
@@ -90,11 +96,11 @@ def test_fresh_samples_are_new_ones_drawn_by_numbers_of_their_own_and_forgotten(
     trainer.roll_out(TASKS, 4)
     before = trainer.memory.packed()
     fresh = trainer.fresh([Task(0, 3, 1)], 4)
-    (trained, _, first), (method, tasks, tools) = scripted
+    (trained, _, first), (method, task, second) = scripted
     assert fresh.rewards == [0.5, 1.0]
-    assert trained is trainer.strategy is not method is vanilla
-    assert [(task.prompt, task.samples, task.carried) for task in tasks] == [(0, 1, ())]
-    numbers = [each.streams.uniforms("sampling", 0, 0, 3).tolist() for each in (first, tools)]
+    assert (trained, method) == ("trained", "vanilla")
+    assert (task.prompt, task.samples, task.carried) == (0, 1, ())
+    numbers = [each.streams.uniforms("sampling", 0, 0, 3).tolist() for each in (first, second)]
     assert numbers[0] != numbers[1]
     assert trainer.memory.packed() == before
 

@@ -409,7 +409,7 @@ def test_a_checkpoint_has_a_part_of_every_process_and_its_policy_is_linked(steps
     assert sorted(file.name for file in (tmp_path / "memory").iterdir()) == ["shard-0.arrow", "shard-1.arrow"]
     loaded = []
     steps.actor_rollout_wg.load_checkpoint = lambda **more: loaded.append(more)
-    steps.campaign = SimpleNamespace(state=SimpleNamespace(training_step=11))
+    steps.loop = SimpleNamespace(state=SimpleNamespace(training_step=11))
     steps.shards = [Remote(Shard(LAST)) for _ in range(3)]
     steps.restore(tmp_path)
     assert [more["local_path"] for more in loaded] == [str(tmp_path / "actor")]

@@ -59,10 +59,10 @@ class Tempered(Policy):
         self.policy, self.temperature = policy, temperature
 
     def distribution(self, prefix):
-        if prefix not in self._known:
+        if prefix not in self._next_token:
             weights = self.policy.distribution(prefix) ** (1 / self.temperature)
-            self._known[prefix] = weights / weights.sum()
-        return self._known[prefix]
+            self._next_token[prefix] = weights / weights.sum()
+        return self._next_token[prefix]
 
 
 class Servers:

@@ -23,7 +23,7 @@ def write_claims(preset: str, paper: str) -> None:
 
 
 def cell_titles(experiments: Experiments, paper: str) -> dict[str, str]:
-    """Title of each cell that has a row in a table of the paper, such as `GRPO + SPEC-RL (Qwen3-1.7B-Base)`.
+    """Title of each cell that has a row in a table of the paper, such as `GRPO (Qwen3-1.7B-Base)`.
 
     The first table that has the cell decides. A label alone may mean several cells: without a group, or where two
     titles are equal, the cell's name follows it in brackets.

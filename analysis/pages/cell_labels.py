@@ -1,4 +1,4 @@
-"""Labels of cells in words: `GRPO + SPEC-RL, lenience e^0.5` for the cell `grpo-spec-l0.5`."""
+"""Labels of cells in words: algorithm, method, setting."""
 
 import re
 from collections import Counter
@@ -9,21 +9,6 @@ from markupsafe import Markup, escape
 from redraft.config import Cell, Speed, Staged
 from redraft.config.base import format_lenience
 
-REUSE = {
-    "vanilla": "",
-    "speculative": "SPEC-RL",
-    "release": "SPEC-RL as released",
-    "random": "random reuse",
-    "delayed": "delayed reuse",
-    "residual": "residual rule",
-    "block": "block verification",
-    "gumbel": "Gumbel coupling",
-    "one_hot": "one-hot rule",
-    "weighted": "importance-weighted reuse",
-    "adaptive": "adaptive lenience",
-    "staged": "AR3PO",
-}
-"""Kind of reuse to the method's name; a user-defined kind is written as it is."""
 SHOWN = {"kind", "lenience", "stage_size", "replay", "fresh_every", "screening", "when"}
 """Fields that a label shows in words."""
 
@@ -68,11 +53,11 @@ def _settings(cell: Cell) -> Iterator[str]:
 
 
 def _method(cell: Cell) -> str:
-    """Algorithm, schedule, reuse and decoding, for example `DAPO + SPEC-RL, lenience e^0.15`."""
+    """Algorithm, schedule, reuse and decoding, for example `DAPO + block verification`."""
     reuse, parts = cell.reuse, [cell.algorithm.kind.upper()]
     if isinstance(cell.schedule, Speed):
         parts.append(f"SPEED, {cell.schedule.screening} responses screen a prompt")
-    if name := REUSE.get(reuse.kind, reuse.kind):
+    if name := "" if reuse.kind == "vanilla" else reuse.title or reuse.kind:
         details = []
         if (lenience := getattr(reuse, "lenience", None)) is not None:
             details.append(f"lenience {format_lenience(lenience).replace('inf', '∞')}")

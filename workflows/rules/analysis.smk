@@ -106,7 +106,9 @@ rule figures:
     params:
         preset=PRESET.name,
         content=lambda wildcards: DECLARED.content(wildcards.paper, "figures"),
-        code=lambda wildcards: code_of("redraft.analysis.figures.figure_files:write_figures"),
+        code=lambda wildcards: code_of(
+            "redraft.analysis.figures.figure_files:write_figures"
+        ),
     shell:
         "redraft stage redraft.analysis.figures.figure_files:write_figures {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 

@@ -139,7 +139,7 @@ def simulate(
         calibration, lengths, gamma, alpha, model, responses, engines, slots, prompt, threshold, rollouts, last_alpha
     )
     header, rows = command_results.simulation(request)
-    note = "Predicted decoding time, without prefill, sampling and scheduling (docs/selfspec.md)"
+    note = "Predicted decoding time, without prefill and scheduling (docs/selfspec.md)"
     if as_json:
         typer.echo(document("simulate", asdict(request), records(header, rows), [note]))
     else:

@@ -26,6 +26,7 @@ class AdaptiveReuse(DraftsOfLastVisit):
     """
 
     order: ClassVar[int] = 20
+    title: ClassVar[str] = "adaptive lenience"
     kind: Literal["adaptive"] = "adaptive"
     budget: float = Field(gt=0)
     """Value of `measure` that is held."""

@@ -14,6 +14,7 @@ class BlockReuse(StoredTop):
 
     order: ClassVar[int] = 70
     exact: ClassVar[bool] = True
+    title: ClassVar[str] = "block verification"
     kind: Literal["block"] = "block"
 
     def rule(self) -> "BlockRule":

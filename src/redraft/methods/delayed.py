@@ -14,6 +14,7 @@ class DelayedReuse(ReuseMethod):
     """SPEC-RL's Delayed Reuse (§4.3): the draft is the rollout of two visits ago, in the second visit that of one."""
 
     order: ClassVar[int] = 40
+    title: ClassVar[str] = "delayed reuse"
     kind: Literal["delayed"] = "delayed"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
     """ℓ of equation (3)."""

@@ -21,6 +21,7 @@ class CoupledReuse(DraftsOfLastVisit):
     order: ClassVar[int] = 90
     exact: ClassVar[bool] = True
     label: ClassVar[str] = "Gumbel"
+    title: ClassVar[str] = "Gumbel coupling"
     kind: Literal["gumbel"] = "gumbel"
 
     def strategy(self) -> Strategy:

@@ -15,6 +15,7 @@ class OneHotReuse(DraftsOfLastVisit):
     order: ClassVar[int] = 100
     exact: ClassVar[bool] = True
     label: ClassVar[str] = "one-hot"
+    title: ClassVar[str] = "one-hot rule"
     kind: Literal["one_hot"] = "one_hot"
 
     def strategy(self) -> Strategy:

@@ -19,6 +19,7 @@ class RandomReuse(ReuseMethod):
 
     order: ClassVar[int] = 30
     label: ClassVar[str] = "random cut"
+    title: ClassVar[str] = "random reuse"
     kind: Literal["random"] = "random"
 
     def strategy(self) -> Strategy:

@@ -19,6 +19,7 @@ class ReleaseVariant(ReuseMethod):
     """Deviations of SPEC-RL's published code from its paper, singly or together; for comparison only."""
 
     order: ClassVar[int] = 50
+    title: ClassVar[str] = "SPEC-RL as released"
     kind: Literal["release"] = "release"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
     """ℓ of equation (3)."""

@@ -18,6 +18,7 @@ class ResidualReuse(StoredTop):
 
     order: ClassVar[int] = 60
     exact: ClassVar[bool] = True
+    title: ClassVar[str] = "residual rule"
     kind: Literal["residual"] = "residual"
     lenience: Lenience = Field(default=1.0, validate_default=True)
     """ℓ, at most 1: above it accepted tokens may have more mass than the policy's distribution, and no residual repairs

@@ -15,6 +15,7 @@ class Speculative(DraftsOfLastVisit):
     """SPEC-RL: the rollout of the last visit is verified as a draft and continued (arXiv 2509.23232, equation 3)."""
 
     order: ClassVar[int] = 10
+    title: ClassVar[str] = "SPEC-RL"
     kind: Literal["speculative"] = "speculative"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
     """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses all. The paper has e^0.5 for GRPO."""

@@ -30,6 +30,7 @@ class Staged(ReuseMethod):
     """
 
     order: ClassVar[int] = 110
+    title: ClassVar[str] = "AR3PO"
     kind: Literal["staged"] = "staged"
     stage_size: int = Field(default=4, ge=2)
     """Responses of a stage (k); divides `group_size`, and equals it where there are no stages. A group of one response

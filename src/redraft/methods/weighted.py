@@ -18,6 +18,7 @@ class WeightedReuse(StoredTop):
     """SPEC-RL's rule by the stored distribution, with importance weights that undo its bias. Ours."""
 
     order: ClassVar[int] = 80
+    title: ClassVar[str] = "importance-weighted reuse"
     kind: Literal["weighted"] = "weighted"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
     """ℓ, above 0 and finite."""
