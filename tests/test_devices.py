@@ -287,7 +287,7 @@ def test_a_device_s_name_never_leaves_the_folder_of_locks(tmp_path_factory, name
     folder = tmp_path_factory.mktemp("locks")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv(module.LOCK_VARIABLE, str(folder))
-        module._take([Device(name, name)], 1, "", stack)
+        module._lock_devices([Device(name, name)], 1, "", stack)
         assert len(list(folder.iterdir())) == 2
 
 
