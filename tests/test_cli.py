@@ -101,7 +101,7 @@ def test_a_stage_is_a_public_function_of_this_package_in_the_module_that_defines
 
 def test_a_rule_s_hash_is_of_the_code_that_it_runs():
     rules = {m[1]: m[0] for file in (ROOT / "workflows/rules").glob("*.smk") for m in RULES.finditer(file.read_text())}
-    hashed = {name: re.findall(r'code_of\("(.*)"\)', text) for name, text in rules.items() if "code_of" in text}
+    hashed = {name: re.findall(r'code_of\(\s*"(.*)"\s*\)', text) for name, text in rules.items() if "code_of" in text}
     assert set(hashed) == {
         "measure",
         "tables",
