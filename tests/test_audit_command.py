@@ -58,7 +58,7 @@ def test_each_sampler_is_named_on_stderr_and_too_few_samples_detect_no_fault(cap
     assert "[2/2] planted: half a residual, torch" in err
     assert "G-tests of 40 responses" in out
     assert "probability 0 % or more" in out
-    assert re.search(r"^vanilla .* not told from right$", out, re.M)
+    assert re.search(r"^vanilla .* not rejected$", out, re.M)
     assert re.search(r"^planted: half a residual .* NOT REJECTED$", out, re.M)
 
 

@@ -232,7 +232,7 @@ def test_answers_are_read_after_hashes_and_from_one_of_several_columns(root):
 def test_a_template_needs_a_place_for_what_is_put_into_it():
     with pytest.raises(ValueError, match="must contain {problem}"):
         HubProblems(id="a/b", files=["x"], size=1, template="solve it")
-    with pytest.raises(ValueError, match="must hold {choices}"):
+    with pytest.raises(ValueError, match="must contain {choices}"):
         HubProblems(id="a/b", files=["x"], size=1, choices="options")
 
 
