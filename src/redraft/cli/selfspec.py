@@ -31,29 +31,9 @@ def calibrate(
     """Fit a roofline to a sweep of a model on a device, and print when self-speculation pays off there."""
     from redraft.analysis.figures.calibration_drawing import draw_roofline
     from redraft.lab.selfspec import command_results
-    from redraft.lab.selfspec.sweep import write_sweep
     from redraft.selfspec.roofline import MARGIN
 
-    if not sweep.exists() and not model.is_dir():
-        raise UserError(
-            "this sweep is missing, and measuring one needs the weights of the model",
-            file=sweep,
-            key="--model",
-            value=str(model),
-            allowed="a folder",
-        )
-    if not sweep.exists():
-        from redraft.lab.selfspec.machine import measure
-        from redraft.selfspec.constants import read_model
-
-        read_model(model, draft_bits=draft_bits)  # rejects an unsupported model before minutes of passes
-        lines, flops = measure(model, device, threads, draft_bits)
-        write_sweep(sweep, lines)
-        tflops = tflops or flops / 1e12
-        text = f"{len(lines)} passes measured: {sweep}; {tflops:.4g} TFLOPS by matrix products\n"
-        typer.echo(text, err=as_json)
-    elif tflops is None:
-        raise UserError("an existing sweep needs the throughput of its device", key="--tflops", allowed="a number")
+    tflops = _measure_if_missing(sweep, model, tflops, device, threads, draft_bits, as_json)
     measured, fit = command_results.calibrate(sweep, model, tflops, bandwidth, draft_bits, out)
     draw_roofline(fit.calibration, measured, out.with_suffix(".svg"))
     header, fitted = [measured.model, "fitted"], command_results.parameters(fit.calibration)
@@ -77,6 +57,34 @@ def calibrate(
     typer.echo(table(header, fitted))
     typer.echo(f"{command_results.quality(fit)}\n\n{title}:")
     typer.echo(f"{table(lengths, batches)}\n\n{files}")
+
+
+def _measure_if_missing(
+    sweep: Path, model: Path, tflops: float | None, device: str, threads: int, draft_bits: int, as_json: bool
+) -> float:
+    """Throughput in 10^12 operations/s, as given or measured; a missing sweep is measured and written."""
+    if sweep.exists():
+        if tflops is None:
+            raise UserError("an existing sweep needs the throughput of its device", key="--tflops", allowed="a number")
+        return tflops
+    if not model.is_dir():
+        raise UserError(
+            "this sweep is missing, and measuring one needs the weights of the model",
+            file=sweep,
+            key="--model",
+            value=str(model),
+            allowed="a folder",
+        )
+    from redraft.lab.selfspec.machine import measure
+    from redraft.lab.selfspec.sweep import write_sweep
+    from redraft.selfspec.constants import read_model
+
+    read_model(model, draft_bits=draft_bits)  # rejects an unsupported model before minutes of passes
+    lines, flops = measure(model, device, threads, draft_bits)
+    write_sweep(sweep, lines)
+    throughput = tflops or flops / 1e12
+    typer.echo(f"{len(lines)} passes measured: {sweep}; {throughput:.4g} TFLOPS by matrix products\n", err=as_json)
+    return throughput
 
 
 def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: Path) -> None:

@@ -69,6 +69,14 @@ def _policies_of(path: Path) -> dict[int, Path]:
     return {int(step) if prefix == "step" and step.isdigit() else 0: path}
 
 
+def _problems_of(name: str, benchmark: Benchmark) -> list[Problem]:
+    """Problems of a benchmark; a known incomplete copy is reported on the terminal."""
+    problems = load_problems(benchmark.data)
+    if lacking := missing(benchmark.data, len(problems)):
+        print(f"{name}: {lacking}", file=sys.stderr)
+    return problems
+
+
 def generate(
     policies: Mapping[int, Path | str],
     benchmarks: dict[str, Benchmark],
@@ -96,12 +104,7 @@ def generate(
     Raises:
         UserError: if problems or a policy cannot be read, or if a prompt does not fit the policy.
     """
-    problems = {}
-    for name, benchmark in benchmarks.items():
-        known = load_problems(benchmark.data)
-        if lacking := missing(benchmark.data, len(known)):
-            print(f"{name}: {lacking}", file=sys.stderr)
-        problems[name] = known[:limit]
+    problems = {name: _problems_of(name, benchmark)[:limit] for name, benchmark in benchmarks.items()}
     parts = GenerationParts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check)
     for step, policy in sorted(policies.items()):
         wanted = {
