@@ -1,17 +1,23 @@
 """The controller of the lenience: its distribution, its bounds, and a run that it steers and that resumes."""
 
+import asyncio
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from redraft.config.retention import Retention
 from redraft.files import read_json_lines
 from redraft.methods.adaptive import AdaptiveReuse, with_lenience
+from redraft.methods.drafts.verification import spec_rl_verifier
 from redraft.methods.weighted import WeightedReuse
-from redraft.rollout.types import Task
+from redraft.rollout.context import Meter, RolloutContext, Streams
+from redraft.rollout.memory import Memory
+from redraft.rollout.types import Finish, Rollout, Task
 from redraft.train.local.trainer import LocalTrainer
 from tests.test_trainer import first_steps, make_run, train
 
@@ -62,6 +68,17 @@ def test_tasks_carry_it():
     tasks = [Task(3, 1, 4), Task(5, 1, 4)]
     assert [task.lenience for task in with_lenience(tasks, 1.5)] == [1.5, 1.5]
     assert with_lenience(tasks, None) == tasks
+
+
+@pytest.mark.parametrize(("own", "of_task", "kept"), [(0.0, math.inf, 3), (math.inf, 0.0, 0), (math.inf, None, 3)])
+def test_a_tasks_lenience_overrides_that_of_the_method(own, of_task, kept):
+    """The draft is scored beforehand, so no session is needed; with leniences 0 and inf nothing is random."""
+    log_probs = np.full(3, -1.0, dtype=np.float32)
+    draft = Rollout(0, 0, np.arange(3, dtype=np.int32), log_probs, np.zeros(3, dtype=np.int32), Finish.EOS)
+    streams, memory = Streams(seed=0, step=1), Memory(Retention(visits=1))
+    context = RolloutContext(None, None, memory, Meter(), streams, [[1]], 3, {(0, 0): log_probs})
+    verification = asyncio.run(spec_rl_verifier(own)(draft, None, Task(0, 1, 1, lenience=of_task), context))
+    assert verification.prefix == kept
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForTokenClassification
 from verl.trainer.ppo import core_algos
 
-from redraft.config.algorithm import DAPO, GRPO, PPO, RLOO, Overlong
+from redraft.config.algorithm import DAPO, GRPO, PPO, REINFORCE, RLOO, Overlong
 from redraft.rollout.types import Finish, Rollout
 from redraft.train.local.batch import Batch
 from redraft.train.losses import PolicyLoss, advantages, shaped, value_loss
@@ -43,6 +43,13 @@ def test_rloos_baseline_is_the_mean_of_the_others():
     others = torch.tensor([(0.5 + 1) / 2, 0.25, (1 + 1) / 2, (1 + 0.5) / 2, 0.0])
     expected = (rewards - others)[:, None] * mask
     torch.testing.assert_close(advantages(RLOO(), rewards, mask, groups)[0], expected)
+
+
+def test_reinforce_does_not_divide_by_the_standard_deviation():
+    rewards, groups = torch.tensor([1.0, 0.0, 0.5, 1.0]), np.array([0, 0, 1, 1])
+    mask = mask_of(2, 3, 1, 3)
+    expected = torch.tensor([0.5, -0.5, -0.25, 0.25])[:, None] * mask
+    torch.testing.assert_close(advantages(REINFORCE(), rewards, mask, groups)[0], expected)
 
 
 def test_groups_may_differ_in_size():
