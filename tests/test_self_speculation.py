@@ -377,7 +377,7 @@ def test_a_refreshed_drafter_follows_the_weights():
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"top_p": 0.9}], ids=str)
-def test_truncated_distributions_are_refused(qwen3, options):
+def test_truncated_distributions_are_rejected(qwen3, options):
     with pytest.raises(ValueError, match="full distribution"):
         speculating(qwen3, **options)
 
