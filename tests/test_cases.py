@@ -153,7 +153,7 @@ def test_a_run_without_drafts_has_no_cases_and_says_why(write_run, tmp_path):
 
 def test_what_is_missing_or_does_not_belong_together_is_named(write_run, tmp_path):
     folder = write_run(FIRST, second(reused=line(1, "6711", 1.0, prefix=4, draft=4)))
-    with pytest.raises(UserError, match="step-0001(.|\n)*is not that of its draft(.|\n)*1, 0"):
+    with pytest.raises(UserError, match="step-0001(.|\n)*differs from that of its draft(.|\n)*1, 0"):
         cases(folder, tmp_path / "cases.json")
     assert not (tmp_path / "cases.json").exists()
     (folder / "policies/step-0003").rename(folder / "elsewhere")
