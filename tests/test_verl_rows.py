@@ -397,5 +397,5 @@ def test_a_batch_is_handed_over_once():
     handed, batch = HandoverBuffer(), KVBatchMeta(keys=["a"], tags=[{}], partition_id=PARTITION)
     handed.batch = batch
     assert handed.sample(global_steps=1, partition_id=PARTITION, batch_size=4) == (batch, {})
-    with pytest.raises(AssertionError, match="nobody handed over"):
+    with pytest.raises(AssertionError, match="before one was set"):
         handed.sample()
