@@ -123,7 +123,9 @@ class QuantityComparison:
         ]
 
 
-def compare(first: str, second: str, preset: Preset, experiments: Experiments, layout: Layout) -> list[QuantityComparison]:
+def compare(
+    first: str, second: str, preset: Preset, experiments: Experiments, layout: Layout
+) -> list[QuantityComparison]:
     """Compare two cells over the seeds that both have finished, with the relation of the tables for each quantity.
 
     Raises:
@@ -145,7 +147,9 @@ def compare(first: str, second: str, preset: Preset, experiments: Experiments, l
         against = estimate(paired(b, a, relation), blocks)
         a_mean, b_mean = (estimate(each, blocks).mean for each in (a, b))
         low, high = against.interval.low, against.interval.high
-        rows.append(QuantityComparison(name, unit, a_mean, b_mean, relation, against.mean, low, high, len(against.seeds)))
+        rows.append(
+            QuantityComparison(name, unit, a_mean, b_mean, relation, against.mean, low, high, len(against.seeds))
+        )
     return rows
 
 
