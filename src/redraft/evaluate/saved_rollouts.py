@@ -1,4 +1,4 @@
-"""A run's saved rollouts (written by `redraft.train.run_folder`): their files, and the rollouts of a step.
+"""A run's saved rollouts (written by `redraft.train.records`): their files, and the rollouts of a step.
 
 Responses of different lengths are kept in two flat arrays, so that metrics of millions of tokens need no Python loop.
 """

@@ -16,7 +16,8 @@ class SpecRLRule(FromTheLeft):
     """Accept a token with probability min(1, l p / q); after a rejection sample from p.
 
     The responses do not have the policy's distribution: at l = 1 a token has m + (1 - sum m) p with m = min(q, p).
-    Stored: nothing but the draft's log-probabilities.
+    Stored: nothing but the draft's log-probabilities. The residual and the weighted rule call it, so that a change here
+    changes them, too.
 
     A token with p = 0 is rejected, one with q = 0 alone accepted, as the limit of the ratio demands. An infinite
     lenience is full reuse: it accepts every token, also an impossible one.
