@@ -78,7 +78,7 @@ def test_what_could_never_start_is_refused_with_the_keys_to_set_before_anything_
         "set stages.train.runtime and stages.train.cpus, or else stages.train.partition, in profiles/slurm/site.yaml"
         in text
     )
-    assert "grade goes to partition grande, which is not there; set partition to one of gpu, urgent, wide" in text
+    assert "grade uses partition grande, which does not exist; set partition to one of gpu, urgent, wide" in text
     assert "evaluate" not in text
     assert cluster.jobs() == before
 

@@ -580,7 +580,7 @@ def test_seconds_have_no_verdict_where_equal_work_took_unequal_time_and_nothing_
     assert "fast is highest" in first
     assert second == "At equal seconds nothing is decided: equal work took unequal time on this machine."
     cells[["low", "high"]] = math.nan
-    assert "told apart" not in " ".join(budget_verdicts(table, cells.reset_index()))
+    assert "indistinguishable" not in " ".join(budget_verdicts(table, cells.reset_index()))
 
 
 @pytest.mark.parametrize("change", [{"mean_row": True}, {"rows": [{"label": "slow", "cell": SLOW, "at": "start"}]}])
