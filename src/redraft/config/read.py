@@ -38,7 +38,7 @@ def parse(model: type[M], content: Any, file: Path | str, context: dict[str, Any
         return model.model_validate(content, context=context)
     except ValidationError as error:
         errors = error.errors()
-        first = errors[0]
+        first = _misspelled(errors) or errors[0]
         key = _path_in_file(first, content)
         # A value that fits no type of a union has an error for each type.
         messages = [each["msg"].removeprefix("Value error, ") for each in errors if _path_in_file(each, content) == key]
@@ -46,9 +46,27 @@ def parse(model: type[M], content: Any, file: Path | str, context: dict[str, Any
         allowed = first.get("ctx", {}).get("expected_tags") or first.get("ctx", {}).get("expected")
         if first["type"] == "extra_forbidden":
             messages, others, allowed = messages[:1], [], _fields_at(model, first["loc"])
-        value = first["input"] if not isinstance(first["input"], dict) else first["input"].get("kind", "(a mapping)")
+        value = None if first["type"] == "missing" else _shown(first)
         message = " or ".join(dict.fromkeys([messages[0], *others]))
         raise UserError(message, file=file, key=key or "(the whole file)", value=value, allowed=allowed) from None
+
+
+def _misspelled(errors: list[ErrorDetails]) -> ErrorDetails | None:
+    """The unknown key of a mapping in which the first error misses one: the likely misspelling of the missing key."""
+    if errors[0]["type"] != "missing":
+        return None
+    unknown = (
+        each for each in errors if each["type"] == "extra_forbidden" and each["loc"][:-1] == errors[0]["loc"][:-1]
+    )
+    return next(unknown, None)
+
+
+def _shown(error: ErrorDetails) -> Any:
+    """Value of a wrong key; a mapping or list is not written out, since it may be the whole file."""
+    value = error["input"]
+    if isinstance(value, dict):
+        return value.get("kind", "(a mapping)") if error["type"].startswith("union_tag") else "(a mapping)"
+    return "(a list)" if isinstance(value, list) and len(str(value)) > 200 else value
 
 
 def _path_in_file(error: ErrorDetails, content: Any) -> str:
@@ -62,13 +80,13 @@ def _path_in_file(error: ErrorDetails, content: Any) -> str:
     tagged = False
     for part in error["loc"]:
         is_mapping = isinstance(node, dict)
-        is_item = isinstance(node, list) and isinstance(part, int)
+        is_item = isinstance(node, list) and isinstance(part, int) and part < len(node)
         if is_mapping and node.get("kind") == part and not tagged:
             tagged = True  # once for each mapping, since a key may have the tag's name
         elif is_item or (is_mapping and part in node):
             path.append(str(part))
             node, tagged = node[part], False
-        elif is_mapping and error["type"] == "missing" and part == error["loc"][-1]:
+        elif (is_mapping or isinstance(node, list)) and error["type"] == "missing" and part == error["loc"][-1]:
             path.append(str(part))
     if error["type"].startswith("union_tag"):
         path.append("kind")
