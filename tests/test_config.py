@@ -706,8 +706,26 @@ WRONG_REPORT = {
         lambda c: next(k for k in c["tables"][0]["columns"] if k["name"] == "accuracy").update(relative="difference"),
         ["tables.0", "accuracy:* (accuracy)", "absolute", "accuracy:all, their mean"],
     ),
-    "a table twice": ("tables", lambda c: c["tables"].append(c["tables"][0]), ["tables", "3", "twice"]),
-    "a figure twice": ("figures", lambda c: c["figures"].append(c["figures"][0]), ["figures", "2", "twice"]),
+    "a table twice": (
+        "tables",
+        lambda c: c["tables"].append(c["tables"][0]),
+        ["key:     tables", "table 1 occurs twice"],
+    ),
+    "a figure twice": (
+        "figures",
+        lambda c: c["figures"].append(c["figures"][0]),
+        ["key:     figures", "figure 1 occurs twice"],
+    ),
+    "a pair of one cell": (
+        "claims",
+        lambda c: next(x for x in c["claims"] if x["test"].get("pair"))["test"]["pair"].pop(),
+        ["test.pair.1", "Field required"],
+    ),
+    "a misspelled key": (
+        "tables",
+        lambda c: c["tables"][0].update(base=c["tables"][0].pop("baseline")),
+        ["tables.0.base", "Extra inputs", "baseline"],
+    ),
     "a claim twice": ("claims", lambda c: c["claims"].append(c["claims"][0]), ["reuse-saves-tokens", "twice"]),
     "a row of no cell": (
         "tables",
