@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from redraft.engines.torch import sampling
-from redraft.engines.torch.sampling import log_probs_of
+from redraft.engines.torch.sampling import log_probs_of, sample_specially
+from redraft.rollout.engine import Residual
 
 PROBABILITIES = [0.05, 0.5, 0.0, 0.15, 0.3]
 GRID = 20_000
@@ -97,3 +98,16 @@ def test_a_row_is_sampled_as_if_it_were_alone(top_p):
     together = sample(logits, u, 1.0, top_p)[0].tolist()
     assert together == [int(sample(logits[i : i + 1], u[i : i + 1], 1.0, top_p)[0]) for i in range(40)]
     assert len(set(together)) > 5
+
+
+def test_a_residual_is_normalised():
+    """An even grid of uniforms gives each token its probability times the share that is left, over the sum of these."""
+    count, left = 1000, np.array([1.0, 0.2, 1.0, 0.5, 0.0])
+    u = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    first = Residual(np.array([1, 3, 4]), left[[1, 3, 4]])
+    log_probs = log_probs_of(logits_of(PROBABILITIES), 1.0).expand(count, -1)
+    positions = torch.zeros(count, dtype=torch.long)
+    tokens = sample_specially(log_probs, [first] * count, u, [None] * count, positions)
+    expected = np.array(PROBABILITIES) * left
+    shares = np.bincount(tokens.numpy(), minlength=len(PROBABILITIES)) / count
+    np.testing.assert_allclose(shares, expected / expected.sum(), atol=1 / count + 1e-6)
