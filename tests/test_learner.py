@@ -460,7 +460,6 @@ def test_learning_rates_rise_linearly_from_0_as_verl_s_and_stay():
         for name, rate in (("optimizer", 0.01), ("critic_optimizer", 0.2))
     }
     learner = SimpleNamespace(run=run, parts=parts)
-    learner._set_rate = lambda *args: Learner._set_rate(learner, *args)
     theirs = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
     schedule = get_constant_schedule_with_warmup(theirs, 4)
     for batches in range(7):
