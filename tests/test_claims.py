@@ -305,15 +305,18 @@ def test_the_numbers_behind_a_verdict_are_those_worked_out(runs):
     assert (early, late) == (2.5, 10.0)
 
 
-def test_the_verdict_is_a_sentence_whose_largest_comparison_comes_first(runs):
+def test_the_evidence_counts_the_sides_and_the_farthest_comparison_comes_first(runs):
     wrong = pairs(B, C, D, expected="above", threshold=1.0)
     evidence = judged(wrong, runs)["evidence"]
     assert evidence.startswith(
-        f"Contradicted on 3 of 3 comparisons; the largest: {D} divided by {A}, tokens_decoded: 0.1"
+        "0 of 3 comparisons are significantly on the side that the paper claims and 3 on the other side: "
+        f"{D} divided by {A}, tokens_decoded: 0.1"
     )
     assert re.search(r", 95 % interval \[0\.\d+, 0\.\d+\], 3 seeds; the paper claims a value above 1 ", evidence)
     titled = judge([claim(wrong)], runs, True, titles={A: "GRPO", D: "GRPO + full reuse"})[0]["evidence"]
-    assert "the largest: GRPO + full reuse divided by GRPO, tokens_decoded: 0.1" in titled
+    assert "other side: GRPO + full reuse divided by GRPO, tokens_decoded: 0.1" in titled
+    held = judged(pairs(B, C, D, expected="below", threshold=1.0), runs)["evidence"]
+    assert held.startswith("3 of 3 comparisons are significantly on the side that the paper claims: ")
     single = judged(ratio(B, A, "below", 1.0), runs)["evidence"]
     assert single.startswith(f"{B} divided by {A}, tokens_decoded: 0.5"), "one comparison needs no count"
 

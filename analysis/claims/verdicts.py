@@ -6,6 +6,7 @@ Beside it, and labelled apart, is whether the paper's own tables support the cla
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -221,10 +222,10 @@ def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[floa
 
 
 def _sentence(parts: list[Compared], verdict: str) -> str:
-    """The parts of a claim in words; of several, how many have the claim's verdict, and the largest of these first.
+    """The parts of a claim in words; of several, first how many are significant on each side, without correction.
 
-    The largest lies farthest from its threshold. Parts with one label and one verdict, such as the two limits of a
-    range, are shown once.
+    Parts with the claim's verdict come first, those far from their threshold before others. Parts with one label and
+    one verdict, such as the two limits of a range, are shown once.
     """
     texts: dict[tuple[str, str], list[str]] = {}
     for part in sorted(parts, key=lambda each: (each.verdict(each.p) != verdict, -each.distance)):
@@ -236,9 +237,12 @@ def _sentence(parts: list[Compared], verdict: str) -> str:
         f"{text}; the paper claims a value {' and '.join(limits)}" + (f" ({side})" if several else "")
         for (text, side), limits in texts.items()
     ]
-    count = sum(part.verdict(part.p) == verdict for part in parts)
-    lead = f"{verdict.capitalize()} on {count} of {len(parts)} comparisons; "
-    return (lead + ("the largest: " if count else "") if several else "") + "; ".join(shown)
+    if not several:
+        return shown[0]
+    sides = Counter(part.verdict(part.p) for part in parts)
+    held = f"{sides[REPRODUCED]} of {len(parts)} comparisons are significantly on the side that the paper claims"
+    against = f" and {sides[CONTRADICTED]} on the other side" if sides[CONTRADICTED] else ""
+    return f"{held}{against}: {'; '.join(shown)}"
 
 
 def show(mean: Estimate) -> str:
