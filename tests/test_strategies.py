@@ -260,6 +260,15 @@ def test_a_group_goes_on_from_the_samples_that_a_task_carries(method):
     assert not any(sample.carried for sample in group.samples[2:])
 
 
+def test_a_draft_is_of_an_earlier_epoch_pass_than_the_task_s():
+    """A prompt that is continued has been put in its own pass already; with full reuse the draft shows in the
+    response."""
+    memory = memory_of([1, 2, 3, EOS])
+    memory.put(group_of([a_draft([4, 5, EOS], sample=sample) for sample in range(GROUP)], visit=1))
+    found = roll_out(Speculative(lenience=math.inf), 0, ScriptedEngine(), Setting(3, 1, memory))
+    assert [rollout.tokens.tolist() for rollout in found] == [[1, 2, 3, EOS]] * GROUP
+
+
 @conform
 def test_every_rollout_is_graded_once_and_by_its_own_reward(method):
     graded = []
