@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from redraft.analysis.claims.files import cell_titles
 from redraft.analysis.claims.reported_claims import (
     NOT_IN_TABLES,
     NOT_SUPPORTED,
@@ -19,7 +18,7 @@ from redraft.analysis.claims.reported_claims import (
     columns_of,
 )
 from redraft.analysis.claims.tests import FEWEST, cells_of, comparison_set
-from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, with_titles
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import ACCURACY, RUN_QUANTITIES
@@ -313,24 +312,10 @@ def test_the_evidence_counts_the_sides_and_the_farthest_comparison_comes_first(r
         f"{D} divided by {A}, tokens_decoded: 0.1"
     )
     assert re.search(r", 95 % interval \[0\.\d+, 0\.\d+\], 3 seeds; the paper claims a value above 1 ", evidence)
-    titled = judge([claim(wrong)], runs, True, titles={A: "GRPO", D: "GRPO + full reuse"})[0]["evidence"]
-    assert "other side: GRPO + full reuse divided by GRPO, tokens_decoded: 0.1" in titled
     held = judged(pairs(B, C, D, expected="below", threshold=1.0), runs)["evidence"]
     assert held.startswith("3 of 3 comparisons are significantly on the side that the paper claims: ")
     single = judged(ratio(B, A, "below", 1.0), runs)["evidence"]
     assert single.startswith(f"{B} divided by {A}, tokens_decoded: 0.5"), "one comparison needs no count"
-
-
-def test_a_title_replaces_whole_cell_names_only():
-    titles = cell_titles(EXPERIMENTS, "spec_rl")
-    assert titles["grpo-vanilla"] == "GRPO (Qwen3-1.7B-Base)"
-    assert titles["8b-grpo-spec-l0.5"] == "GRPO + SPEC-RL (Qwen3-8B-Base)"
-    assert titles["14b-grpo-vanilla"] == "GRPO [14b-grpo-vanilla]", "its table has no groups, which name the model"
-    assert len(set(titles.values())) == len(titles)
-    text = "8b-grpo-vanilla minus grpo-vanilla; own/grpo-vanilla, grpo-vanilla-x, grpo-vanilla.y (grpo-vanilla)."
-    assert with_titles(text, {"grpo-vanilla": "GRPO"}) == (
-        "8b-grpo-vanilla minus GRPO; own/grpo-vanilla, grpo-vanilla-x, grpo-vanilla.y (GRPO)."
-    )
 
 
 def test_what_was_left_out_is_said(runs):

@@ -5,7 +5,6 @@ Beside it, and labelled apart, is whether the paper's own tables support the cla
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,7 +126,6 @@ def judge(
     paper_scale: bool,
     tables: ReportedTables | None = None,
     family: Family | None = None,
-    titles: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """The verdict on each claim, with its evidence as text and the manifests it rests on.
 
@@ -137,20 +135,17 @@ def judge(
     `contradicted` if so many lie elsewhere that it cannot hold, else `inconclusive`.
 
     Without the paper's reported tables, that check is left out. The family is by default that of these claims.
-    `titles` are those of cells, shown in place of their names.
     """
     posed, runs = pose(claims, measured, paper_scale), measured.runs
     family = family or Family(comparisons(posed), runs.blocks)
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
     first: dict[str, str] = {}
-    judged = [
+    return [
         _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))
         | _decide(each, family, runs.blocks)
         | (check(each.claim, tables) if tables else {})
         for each in posed
     ]
-    evidence = [name for name in ("evidence", "reported_evidence") if judged and name in judged[0]]
-    return [claim | {name: with_titles(claim[name], titles or {}) for name in evidence} for claim in judged]
 
 
 def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
@@ -253,15 +248,6 @@ def show(mean: Estimate) -> str:
     low, high = mean.interval.low, mean.interval.high
     finite = math.isfinite(low) and math.isfinite(high)
     return f"{mean.mean:.4g}, {f'95 % interval [{low:.4g}, {high:.4g}]' if finite else 'without an interval'}, {seeds}"
-
-
-def with_titles(text: str, titles: Mapping[str, str]) -> str:
-    """The text with a cell's title in place of its name."""
-    if not titles:
-        return text
-    names = "|".join(map(re.escape, sorted(titles, key=len, reverse=True)))
-    # A name may begin or end another one: `grpo-vanilla` is part of `8b-grpo-vanilla`.
-    return re.sub(rf"(?<![\w./-])(?:{names})(?![\w/-]|\.\w)", lambda match: titles[match[0]], text)
 
 
 def _describe(posed: ClaimOnRuns, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:
