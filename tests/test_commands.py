@@ -90,7 +90,10 @@ def test_list_as_json_has_every_cell_and_says_what_a_preset_lacks(folder):
 def test_a_file_with_a_mistake_is_named_behind_the_cells_of_the_others(folder, mistake):
     file = folder / "experiments/ar3po/cells.yaml"
     file.write_text(file.read_text().replace("title:", "titel:"))
-    assert "ar3po/cells.yaml: Field required" in mistake(folder, "list")
+    text = mistake(folder, "list")
+    assert "ar3po/cells.yaml: Extra inputs are not permitted" in text
+    assert "titel" in text
+    assert "title" in text.partition("allowed:")[2]
 
 
 def test_show_as_json_has_every_field_with_its_origin(folder):
