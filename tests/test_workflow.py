@@ -276,7 +276,7 @@ def test_a_call_leaves_and_says_its_wall_time_and_its_processor_seconds(campaign
     assert 0 < record["processor_seconds"] < os.cpu_count() * record["wall_seconds"]
     assert record["wall_seconds"] > max(record["mean_seconds"].values()) > 1
     assert (
-        "and {:,.0f} processor seconds of all jobs".format(record["processor_seconds"])
+        "and {:,.0f} processor seconds for all jobs".format(record["processor_seconds"])
         in (campaign / "terminal").read_text()
     )
 
