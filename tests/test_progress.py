@@ -448,3 +448,12 @@ def test_the_lines_of_a_job_on_a_cluster(handler, clock):
     assert end.endswith("; 0 run, 0 wait")
     assert handler(**(job | {"jobid": 8}), local=True) == ["  start  train a"]
     assert handler("2 jobs will never start", level=logging.WARNING) == ["2 jobs will never start"]
+    assert handler("Complete log(s): here") == []
+    assert handler("this call took 2 minutes", always_shown=True) == ["this call took 2 minutes"]
+
+
+def test_a_line_is_written_in_one_call_so_that_no_other_thread_writes_into_it(handler, monkeypatch):
+    writes = []
+    monkeypatch.setattr(plugin.sys, "stderr", SimpleNamespace(write=writes.append, flush=lambda: None))
+    handler("2 jobs will never start", level=logging.WARNING)
+    assert writes == ["2 jobs will never start\n"]

@@ -239,6 +239,7 @@ def test_the_terminal_says_what_runs_how_far_and_how_long(campaign):
     assert len(set(totals)) == 1
     assert done == tuple(range(1, totals[0])), "all but the target itself"
     assert re.search(r"grpo-vanilla seed 0 +\d+/6 .* s left", text)
+    assert text.index("nothing left") < text.index("\nthis call took "), "the call's line is the last one"
 
 
 LINE = re.compile(r"^\[ *\d+/\d+\] .*; (.*) elapsed, about (.*) left$", re.M)

@@ -167,7 +167,7 @@ class LogHandler(LogHandlerBase):
             self.progress.fail(record.jobid)  # type: ignore[attr-defined]
         shown = {*SILENT, LogEvent.RUN_INFO, LogEvent.JOB_INFO, LogEvent.JOB_FINISHED}
         if self.common_settings.dryrun or event not in shown:
-            chatter = event is None and record.levelno <= logging.INFO
+            chatter = event is None and record.levelno <= logging.INFO and not hasattr(record, "always_shown")
             text = self.format(record).strip()
             if text and (not chatter or self.common_settings.dryrun or text.startswith("Nothing to be done")):
                 self._write(text)
@@ -202,4 +202,5 @@ class LogHandler(LogHandlerBase):
             )
 
     def _write(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{text}\n")  # in one call, since `print` lets another thread write before the line's end
+        sys.stderr.flush()

@@ -106,7 +106,8 @@ def record_call(workflow: Any, layout: Layout, finished: bool) -> None:
     layout.calls.parent.mkdir(parents=True, exist_ok=True)
     with layout.calls.open("a", encoding="utf-8") as handle:
         handle.write(json.dumps(record) + "\n")
-    print(call_text(record), file=sys.stderr, flush=True)
+    # By way of the logger's queue: printed directly, the text could interrupt or precede the line of the last job.
+    workflow.logger_manager.logger.info(call_text(record), extra={"always_shown": True})
 
 
 def wall_seconds() -> float:
