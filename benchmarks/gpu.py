@@ -30,7 +30,7 @@ from redraft.methods.strategy import Strategy
 from redraft.methods.vanilla import vanilla
 from redraft.rollout.engine import Continuation
 from redraft.rollout.types import Group, Rollout, Task
-from redraft.train.local.batch import Batch
+from redraft.train.local.learner import Batch
 
 SCORED = 16
 """Drafts of the comparison with the limit; logits of all their positions at 152k tokens are 10 GB."""
@@ -180,7 +180,7 @@ def gaps(model: Any, prompts: list[np.ndarray], responses: list[Continuation]) -
     ]
     batch = Batch.of([p.tolist() for p in prompts], rollouts, 0, model.device)
     found = []
-    for rows, part in batch.parts(torch.arange(len(rollouts), device=model.device), ROWS_PER_PASS):
+    for rows, part in batch.parts(ROWS_PER_PASS):
         again = part.log_probs(model)[0].cpu().numpy()
         for row, values in zip(rows.tolist(), again, strict=True):
             found.append(np.abs(values[: rollouts[row].length] - rollouts[row].log_probs))

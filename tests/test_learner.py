@@ -17,8 +17,7 @@ from redraft.methods.weighted import WeightedReuse
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
-from redraft.train.local.batch import Batch
-from redraft.train.local.learner import Learner
+from redraft.train.local.learner import Batch, Learner
 from redraft.train.records import StageClock
 from tests.trainers import make_trainer
 

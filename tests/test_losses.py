@@ -10,7 +10,7 @@ from verl.trainer.ppo import core_algos
 
 from redraft.config.algorithm import DAPO, GRPO, PPO, REINFORCE, RLOO, Overlong
 from redraft.rollout.types import Finish, Rollout
-from redraft.train.local.batch import Batch
+from redraft.train.local.learner import Batch
 from redraft.train.losses import PolicyLoss, advantages, shaped, value_loss
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
@@ -295,7 +295,7 @@ def test_a_batch_trains_on_every_response_unless_its_gradient_is_stopped(batch):
     stopped = Batch.of(PROMPTS[:2], rollouts, 0, torch.device("cpu"), [True, False])
     assert stopped.mask.tolist() == [[1, 1, 1], [1, 0, 0]]
     assert stopped.trained.tolist() == [[0, 0, 0], [1, 0, 0]]
-    for rows, part in stopped.parts(torch.arange(2), 1):
+    for rows, part in stopped.parts(1):
         assert part.trained.tolist() == stopped.trained[rows].tolist()
 
 
@@ -313,7 +313,7 @@ def test_padding_changes_no_log_prob_and_no_entropy(model, batch):
 @pytest.mark.parametrize("size", [1, 2, 4, 6])
 def test_micro_batches_hold_every_row_once_and_no_needless_padding(batch, size):
     rows = torch.tensor([5, 0, 3, 1, 4, 2])
-    parts = list(batch.parts(rows, size))
+    parts = list(batch.parts(size, rows))
     assert sorted(torch.cat([chosen for chosen, _ in parts]).tolist()) == list(range(6))
     for chosen, part in parts:
         assert len(chosen) <= size
@@ -330,7 +330,7 @@ def gradients(model, batch, mode, size):
     advantage = torch.randn((6, 1), generator=generator) * batch.mask
     loss, total = PolicyLoss(GRPO(loss_agg_mode=mode, kl_loss_coef=0.1)), 0.0
     model.zero_grad(set_to_none=True)
-    for rows, part in batch.parts(torch.arange(6), size):
+    for rows, part in batch.parts(size):
         result = loss(part.log_probs(model)[0], old[rows], ref[rows], advantage[rows], part.mask, whole(batch.mask))
         result.loss.backward()
         total += float(result.loss.detach())

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 from redraft.config import Experiments, VerlEngine, run_fingerprint, sampling_fingerprint
 from redraft.rollout.types import Finish, Rollout
 from redraft.train import models
-from redraft.train.local.batch import Batch
-from redraft.train.local.learner import Learner
+from redraft.train.local.learner import Batch, Learner
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.pretrained.precision import RoundedPolicy, computing_in, rounded
 from tests.test_trainer import ROOT, make_run

@@ -1,4 +1,7 @@
-"""Advantages and losses: verl's, called with this project's tensors (verl.trainer.ppo.core_algos, verl 0.9.1)."""
+"""Advantages and losses: verl's, called with this project's tensors (verl.trainer.ppo.core_algos, verl 0.9.1).
+
+Shapes: B responses, T tokens of the longest response.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -65,49 +68,49 @@ def _normalised(
 
 def advantages(
     algorithm: Algorithm,
-    rewards: torch.Tensor,
-    mask: torch.Tensor,
-    groups: np.ndarray,
-    values: torch.Tensor | None = None,
+    rewards_B: torch.Tensor,
+    mask_BT: torch.Tensor,
+    groups_B: np.ndarray,
+    values_BT: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantage and return of every response token, both float32 (rows, tokens); groups may differ in size.
 
     Args:
-        rewards: float32 (rows,), of whole responses.
-        mask: (rows, tokens), 1 on response tokens.
-        groups: (rows,), equal for rollouts of one prompt.
-        values: float32 (rows, tokens), the critic's before each token; PPO needs them.
+        rewards_B: float32 (rows,), of whole responses.
+        mask_BT: (rows, tokens), 1 on response tokens.
+        groups_B: (rows,), equal for rollouts of one prompt.
+        values_BT: float32 (rows, tokens), the critic's before each token; PPO needs them.
     """
-    token_level = torch.zeros_like(mask, dtype=torch.float32)
-    lengths = mask.long().sum(1)
-    rows = lengths.nonzero()[:, 0]  # an empty response has no last token; column -1 would be another's
-    token_level[rows, lengths[rows] - 1] = rewards[rows]
+    token_level_BT = torch.zeros_like(mask_BT, dtype=torch.float32)
+    lengths_B = mask_BT.long().sum(1)
+    rows = lengths_B.nonzero()[:, 0]  # an empty response has no last token; column -1 would be another's
+    token_level_BT[rows, lengths_B[rows] - 1] = rewards_B[rows]
     if isinstance(algorithm, PPO):
         return core_algos.compute_gae_advantage_return(
-            token_level_rewards=token_level,
-            values=values,
-            response_mask=mask.float(),
+            token_level_rewards=token_level_BT,
+            values=values_BT,
+            response_mask=mask_BT.float(),
             gamma=algorithm.gamma,
             lam=algorithm.lam,
         )
     estimate = core_algos.get_adv_estimator_fn(estimator(algorithm))
     how = {} if divides_by_std(algorithm) else {"norm_adv_by_std_in_grpo": False}
-    return estimate(token_level_rewards=token_level, response_mask=mask.float(), index=groups, **how)
+    return estimate(token_level_rewards=token_level_BT, response_mask=mask_BT.float(), index=groups_B, **how)
 
 
-def shaped(algorithm: Algorithm, rewards: np.ndarray, lengths: np.ndarray, limit: int) -> np.ndarray:
+def shaped(algorithm: Algorithm, rewards_B: np.ndarray, lengths_B: np.ndarray, limit: int) -> np.ndarray:
     """Rewards after DAPO's soft punishment of overlong responses, where it is configured (arXiv 2503.14476, eq. 13).
 
     Args:
-        rewards: float32 (rows,).
-        lengths: tokens of each response, (rows,).
+        rewards_B: float32 (rows,).
+        lengths_B: tokens of each response, (rows,).
         limit: longest response, tokens.
     """
     if not isinstance(algorithm, DAPO) or algorithm.overlong is None:
-        return rewards
+        return rewards_B
     buffer = algorithm.overlong.tokens(limit)
-    over = (lengths - (limit - buffer)) / buffer
-    return (rewards - algorithm.overlong.penalty * np.clip(over, 0, 1)).astype(np.float32)
+    over_B = (lengths_B - (limit - buffer)) / buffer
+    return (rewards_B - algorithm.overlong.penalty * np.clip(over_B, 0, 1)).astype(np.float32)
 
 
 WEIGHTS = {"mean_weight": "rollout_is_mean", "effective_samples": "rollout_is_eff_sample_size"}
@@ -115,16 +118,16 @@ WEIGHTS = {"mean_weight": "rollout_is_mean", "effective_samples": "rollout_is_ef
 
 
 def importance_weights(
-    importance: Importance, log_weights: torch.Tensor, mask: torch.Tensor
+    importance: Importance, log_weights_BT: torch.Tensor, mask_BT: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, float | None]]:
     """Truncated weights of response tokens, float32 (rows, tokens), and what verl measures of them.
 
     Args:
-        log_weights: float32 (rows, tokens), of each token alone.
-        mask: (rows, tokens), 1 on response tokens.
+        log_weights_BT: float32 (rows, tokens), of each token alone.
+        mask_BT: (rows, tokens), 1 on response tokens.
     """
-    weights, found = compute_rollout_correction_weights(log_weights, mask, importance.level, importance.bound)
-    return weights, {key: found[name] for key, name in WEIGHTS.items()}
+    weights_BT, found = compute_rollout_correction_weights(log_weights_BT, mask_BT, importance.level, importance.bound)
+    return weights_BT, {key: found[name] for key, name in WEIGHTS.items()}
 
 
 @dataclass(frozen=True)
@@ -159,53 +162,53 @@ class PolicyLoss:
 
     def __call__(
         self,
-        log_probs: torch.Tensor,
-        old: torch.Tensor,
-        ref: torch.Tensor | None,
-        advantage: torch.Tensor,
-        mask: torch.Tensor,
+        log_probs_BT: torch.Tensor,
+        old_BT: torch.Tensor,
+        ref_BT: torch.Tensor | None,
+        advantage_BT: torch.Tensor,
+        mask_BT: torch.Tensor,
         whole_batch: dict[str, Any],
-        weights: torch.Tensor | None = None,
+        weights_BT: torch.Tensor | None = None,
     ) -> ActorLoss:
-        """Loss of a micro-batch; all tensors (rows, tokens).
+        """Loss of a micro-batch; all tensors are (rows, tokens).
 
         Args:
-            ref: the reference policy's log-probabilities, None where the algorithm has no KL loss.
-            weights: importance weights of the policy loss, None where all are 1.
+            ref_BT: the reference policy's log-probabilities, None where the algorithm has no KL loss.
+            weights_BT: importance weights of the policy loss, None where all are 1.
             whole_batch: `batch_num_tokens` and `global_batch_size` of the mini-batch it is part of.
         """
         self.config.global_batch_info.update(whole_batch)
         loss, metrics = self._policy_loss(
-            old_log_prob=old,
-            log_prob=log_probs,
-            advantages=advantage,
-            response_mask=mask,
+            old_log_prob=old_BT,
+            log_prob=log_probs_BT,
+            advantages=advantage_BT,
+            response_mask=mask_BT,
             loss_agg_mode=self.algorithm.loss_agg_mode,
             config=self.config,
-            rollout_is_weights=weights,
+            rollout_is_weights=weights_BT,
         )
-        if ref is None:
+        if ref_BT is None:
             return ActorLoss(loss, metrics["actor/pg_clipfrac"], None)
-        divergence = core_algos.kl_penalty(log_probs, ref, self.algorithm.kl_loss_type)
-        weighted = core_algos.agg_loss(divergence, mask, self.algorithm.loss_agg_mode, **whole_batch)
-        kl = float((divergence.detach() * mask).sum() / mask.sum().clamp(min=1))
+        divergence_BT = core_algos.kl_penalty(log_probs_BT, ref_BT, self.algorithm.kl_loss_type)
+        weighted = core_algos.agg_loss(divergence_BT, mask_BT, self.algorithm.loss_agg_mode, **whole_batch)
+        kl = float((divergence_BT.detach() * mask_BT).sum() / mask_BT.sum().clamp(min=1))
         return ActorLoss(loss + self.algorithm.kl_loss_coef * weighted, metrics["actor/pg_clipfrac"], kl)
 
 
 def value_loss(
     algorithm: PPO,
-    values: torch.Tensor,
-    old: torch.Tensor,
-    returns: torch.Tensor,
-    mask: torch.Tensor,
+    values_BT: torch.Tensor,
+    old_BT: torch.Tensor,
+    returns_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
     whole_batch: dict[str, Any],
 ) -> torch.Tensor:
-    """The critic's clipped loss of a micro-batch; all tensors (rows, tokens), `whole_batch` as of `PolicyLoss`."""
+    """The critic's clipped loss of a micro-batch; all tensors are (rows, tokens), `whole_batch` as of `PolicyLoss`."""
     return core_algos.compute_value_loss(
-        vpreds=values,
-        returns=returns,
-        values=old,
-        response_mask=mask,
+        vpreds=values_BT,
+        returns=returns_BT,
+        values=old_BT,
+        response_mask=mask_BT,
         cliprange_value=algorithm.value_clip,
         loss_agg_mode=algorithm.loss_agg_mode,
         **whole_batch,

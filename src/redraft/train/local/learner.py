@@ -1,7 +1,11 @@
-"""Policy and, for PPO, critic; one call updates them from graded groups, which may differ in size."""
+"""Policy and, for PPO, critic; one call updates them from graded groups, which may differ in size.
+
+Shapes: B responses of a batch, T tokens of the longest response.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +14,10 @@ import torch
 
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
+from redraft.engines.torch.head import Head, hidden_states
 from redraft.errors import UserError
 from redraft.rollout.types import Group, OldLogProbs, Rollout, Use
 from redraft.train import models
-from redraft.train.local.batch import Batch
 from redraft.train.losses import WEIGHTS, PolicyLoss, advantages, importance_weights, shaped, value_loss
 from redraft.train.pretrained.precision import computing_in, dtype_of
 from redraft.train.records import StageClock
@@ -25,6 +29,93 @@ CRITIC = ("critic_loss", "critic_gradient_norm")
 
 MiniBatch = tuple[torch.Tensor, dict[str, Any]]
 """Row indices, int64 (n,), and verl's `batch_num_tokens` and `global_batch_size` of the rows that are trained on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Prompts and responses side by side, padded on the right.
+
+    Attributes:
+        tokens: int64 (rows, width), prompt and response.
+        starts: int64 (rows,), position at which each response begins.
+        mask: float32 (rows, longest response), 1 on response tokens.
+        trained: float32 (rows, longest response), 1 on response tokens that losses are taken of.
+    """
+
+    tokens: torch.Tensor
+    starts: torch.Tensor
+    mask: torch.Tensor
+    trained: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        prompts: Sequence[Sequence[int]],
+        rollouts: Sequence[Rollout],
+        pad: int,
+        device: torch.device,
+        stopped: Sequence[bool] = (),
+    ) -> "Batch":
+        """Join each rollout with its prompt; `stopped` are the rollouts whose gradient is, none if empty."""
+        rows = [[*prompt, *rollout.tokens.tolist()] for prompt, rollout in zip(prompts, rollouts, strict=True)]
+        width = max(map(len, rows))
+        tokens = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
+        lengths = torch.tensor([rollout.length for rollout in rollouts], device=device)
+        mask = (torch.arange(int(lengths.max()), device=device) < lengths[:, None]).float()
+        trained = mask * ~torch.tensor(stopped, device=device)[:, None] if any(stopped) else mask
+        return cls(tokens, torch.tensor([len(p) for p in prompts], device=device), mask, trained)
+
+    def parts(self, size: int, rows: torch.Tensor | None = None) -> Iterator[tuple[torch.Tensor, "Batch"]]:
+        """Rows in micro-batches of about equal length, each no wider than it must be.
+
+        Args:
+            size: largest number of rows of a micro-batch.
+            rows: indices, int64 (n,); all rows if None.
+
+        Yields:
+            The micro-batch's row indices, int64, and the micro-batch; its mask keeps the width of the whole.
+        """
+        rows = torch.arange(len(self.mask), device=self.mask.device) if rows is None else rows
+        ends = self.starts + self.mask.sum(1).long()
+        for chosen in rows[ends[rows].argsort(stable=True)].split(size):
+            width = int(ends[chosen].max())
+            whole = (self.starts, self.mask, self.trained)
+            yield chosen, Batch(self.tokens[chosen, :width], *(part[chosen] for part in whole))
+
+    def log_probs(
+        self, model: Any, entropy: bool = False, temperature: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probability, and on request entropy, of each response token: float32 (rows, longest response)."""
+        tokens = self.tokens.gather(1, self._positions())[self.mask > 0]
+        log_probs, entropies = Head(model, temperature).log_probs(self._hidden(model), tokens, entropy)
+        return self._spread(log_probs), None if entropies is None else self._spread(entropies)
+
+    def divergences(self, model: Any, reference: Any, temperature: float = 1.0) -> torch.Tensor:
+        """KL divergence of a model from a reference at each response token, float32 (rows, longest response), nats."""
+        states = (self._hidden(model), self._hidden(reference))
+        heads = (Head(model, temperature), Head(reference, temperature))
+        return self._spread(heads[0].divergences(states[0], heads[1], states[1]))
+
+    def _hidden(self, model: Any) -> torch.Tensor:
+        """Hidden states before each response token, (response tokens of all rows, size)."""
+        # Pad tokens after the end need no attention mask: attention is causal, and `mask` drops their own outputs.
+        hidden = hidden_states(model, input_ids=self.tokens, attention_mask=None)
+        rows, places = self.mask.nonzero(as_tuple=True)
+        return hidden[rows, self.starts[rows] + places - 1]
+
+    def _spread(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of all response tokens in (rows, longest response), 0 after their ends."""
+        return torch.zeros_like(self.mask, dtype=values.dtype).masked_scatter(self.mask > 0, values)
+
+    def values(self, critic: Any) -> torch.Tensor:
+        """The critic's value before each response token: float32 (rows, longest response)."""
+        values = critic(input_ids=self.tokens, attention_mask=None).logits.float()[..., 0]
+        return values.gather(1, self._positions() - 1) * self.mask
+
+    def _positions(self) -> torch.Tensor:
+        """Position of each response token, int64 (rows, longest response); the last column's beyond a response."""
+        positions = self.starts[:, None] + torch.arange(self.mask.shape[1], device=self.tokens.device)
+        return positions.clamp(max=self.tokens.shape[1] - 1)
 
 
 class Learner:
@@ -94,42 +185,42 @@ class Learner:
         rollouts = [sample.rollout for sample in samples]
         stopped = [sample.use is Use.STOPPED for sample in samples]
         batch = Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device, stopped)
-        owner = np.repeat(np.arange(len(groups)), [len(group.samples) for group in groups])
+        owner_B = np.repeat(np.arange(len(groups)), [len(group.samples) for group in groups])
         with torch.no_grad(), clock.stage("old_log_probs"):
-            old, entropy = self.log_probs(self.policy, batch, entropy=True)
+            old_BT, entropy_BT = self.log_probs(self.policy, batch, entropy=True)
             for row, sample in enumerate(samples):
                 if sample.old_log_probs is OldLogProbs.STORED:
                     stored = torch.from_numpy(sample.rollout.log_probs)
-                    old[row, : len(stored)] = stored.to(old)
-            drift = _drift(old, rollouts, batch.mask)
-        ref = values = None
+                    old_BT[row, : len(stored)] = stored.to(old_BT)
+            drift = _drift(old_BT, rollouts, batch.mask)
+        ref_BT = values_BT = None
         if self.reference is not None:
             with torch.no_grad(), clock.stage("ref"):
-                ref, _ = self.log_probs(self.reference, batch)
+                ref_BT, _ = self.log_probs(self.reference, batch)
         if self.critic is not None:
             with torch.no_grad(), clock.stage("values"):
-                values = self._values(batch)
+                values_BT = self._values(batch)
         with clock.stage("adv"):
-            rewards = np.array([sample.reward for sample in samples], dtype=np.float32)
-            lengths = np.array([rollout.length for rollout in rollouts])
-            rewards = shaped(self.run.algorithm, rewards, lengths, self.run.trainer.max_response_tokens)
-            on_device = torch.from_numpy(rewards).to(self.device)
-            advantage, returns = advantages(self.run.algorithm, on_device, batch.mask, owner, values)
-        metrics: dict[str, float | None] = {"entropy": float(entropy.sum() / batch.mask.sum()), "drift": drift}
-        weights = None
+            rewards_B = np.array([sample.reward for sample in samples], dtype=np.float32)
+            lengths_B = np.array([rollout.length for rollout in rollouts])
+            rewards_B = shaped(self.run.algorithm, rewards_B, lengths_B, self.run.trainer.max_response_tokens)
+            on_device_B = torch.from_numpy(rewards_B).to(self.device)
+            advantage_BT, returns_BT = advantages(self.run.algorithm, on_device_B, batch.mask, owner_B, values_BT)
+        metrics: dict[str, float | None] = {"entropy": float(entropy_BT.sum() / batch.mask.sum()), "drift": drift}
+        weights_BT = None
         if self.importance:
             none = np.zeros(0, np.float32)  # padded with 0, the log of weight 1
             rows = [none if r.log_weights is None else r.log_weights for r in rollouts]
-            weights, measured = importance_weights(self.importance, _padded(rows, batch.mask), batch.mask)
+            weights_BT, measured = importance_weights(self.importance, _padded(rows, batch.mask), batch.mask)
             metrics |= measured
-        minis = self._mini_batches(batch, owner)
+        minis = self._mini_batches(batch, owner_B)
         if not minis:  # every gradient is stopped
             return self.metrics_without_update | metrics
-        if values is not None:
+        if values_BT is not None:
             with clock.stage("update_critic"):
-                metrics |= self._update_critic(batch, minis, values, returns)
+                metrics |= self._update_critic(batch, minis, values_BT, returns_BT)
         with clock.stage("update_actor"):
-            return metrics | self._update_actor(batch, minis, old, ref, advantage, weights)
+            return metrics | self._update_actor(batch, minis, old_BT, ref_BT, advantage_BT, weights_BT)
 
     def log_probs(self, model: Any, batch: Batch, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies at the run's temperature; entropies are 0 unless requested.
@@ -137,13 +228,13 @@ class Learner:
         Both are float32 (rows, longest response).
         """
         model.eval()
-        log_probs, entropies = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
-        for rows, part in self._parts(batch):
+        log_probs_BT, entropies_BT = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
+        for rows, part in batch.parts(self.run.engine.rows_per_micro_batch):
             with computing_in(self.dtype, self.device):
-                log_probs[rows], of_part = part.log_probs(model, entropy, self.run.trainer.temperature)
+                log_probs_BT[rows], of_part = part.log_probs(model, entropy, self.run.trainer.temperature)
             if of_part is not None:
-                entropies[rows] = of_part
-        return log_probs, entropies
+                entropies_BT[rows] = of_part
+        return log_probs_BT, entropies_BT
 
     def divergence(self, rollouts: Sequence[Rollout], prompts: Sequence[Sequence[int]]) -> float | None:
         """KL divergence of the policy from the reference policy over the whole vocabulary, nats a token.
@@ -158,7 +249,7 @@ class Learner:
         with torch.no_grad(), computing_in(self.dtype, self.device):
             total = sum(
                 float(part.divergences(self.policy, self.reference, self.run.trainer.temperature).sum())
-                for _, part in self._parts(batch)
+                for _, part in batch.parts(self.run.engine.rows_per_micro_batch)
             )
         return total / float(batch.mask.sum())
 
@@ -166,25 +257,21 @@ class Learner:
         """The critic's values, float32 (rows, longest response)."""
         assert self.critic is not None
         self.critic.eval()
-        values = torch.zeros_like(batch.mask)
-        for rows, part in self._parts(batch):
+        values_BT = torch.zeros_like(batch.mask)
+        for rows, part in batch.parts(self.run.engine.rows_per_micro_batch):
             with computing_in(self.dtype, self.device):
-                values[rows] = part.values(self.critic)
-        return values
+                values_BT[rows] = part.values(self.critic)
+        return values_BT
 
-    def _parts(self, batch: Batch) -> Iterator[tuple[torch.Tensor, Batch]]:
-        """All rows in micro-batches."""
-        return batch.parts(torch.arange(len(batch.mask), device=self.device), self.run.engine.rows_per_micro_batch)
-
-    def _mini_batches(self, batch: Batch, owner: np.ndarray) -> list[MiniBatch]:
+    def _mini_batches(self, batch: Batch, owner_B: np.ndarray) -> list[MiniBatch]:
         """Rows of each mini-batch, in the order of the batch as in verl, and the normalisers of its losses.
 
         A mini-batch whose gradient is stopped everywhere is left out, since its normalisers are 0.
         """
-        sizes = self.run.trainer.groups_of_updates(int(owner[-1]) + 1)
-        update = np.repeat(np.arange(len(sizes)), sizes)[owner]
+        sizes = self.run.trainer.groups_of_updates(int(owner_B[-1]) + 1)
+        update = np.repeat(np.arange(len(sizes)), sizes)[owner_B]
         minis = []
-        for rows in torch.arange(len(owner), device=self.device).split(np.bincount(update).tolist()):
+        for rows in torch.arange(len(owner_B), device=self.device).split(np.bincount(update).tolist()):
             tokens = batch.trained[rows].sum()
             sequences = int((batch.trained[rows].sum(1) > 0).sum())
             if sequences:
@@ -192,7 +279,7 @@ class Learner:
         return minis
 
     def _update_critic(
-        self, batch: Batch, minis: Sequence[MiniBatch], old: torch.Tensor, returns: torch.Tensor
+        self, batch: Batch, minis: Sequence[MiniBatch], old_BT: torch.Tensor, returns_BT: torch.Tensor
     ) -> dict[str, float | None]:
         assert isinstance(self.run.algorithm, PPO)
         assert self.critic is not None
@@ -201,10 +288,10 @@ class Learner:
         for mini, whole in minis:
             self.parts["critic_optimizer"].zero_grad(set_to_none=True)
             total = 0.0
-            for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
+            for rows, part in batch.parts(self.run.engine.rows_per_micro_batch, mini):
                 with computing_in(self.dtype, self.device):
                     values = part.values(self.critic)
-                loss = value_loss(self.run.algorithm, values, old[rows], returns[rows], part.trained, whole)
+                loss = value_loss(self.run.algorithm, values, old_BT[rows], returns_BT[rows], part.trained, whole)
                 loss.backward()
                 total += float(loss.detach())
             losses.append(total)
@@ -215,22 +302,22 @@ class Learner:
         self,
         batch: Batch,
         minis: Sequence[MiniBatch],
-        old: torch.Tensor,
-        ref: torch.Tensor | None,
-        advantage: torch.Tensor,
-        weights: torch.Tensor | None,
+        old_BT: torch.Tensor,
+        ref_BT: torch.Tensor | None,
+        advantage_BT: torch.Tensor,
+        weights_BT: torch.Tensor | None,
     ) -> dict[str, float | None]:
         self.policy.train()
         kl, clip_fraction, norms = 0.0, 0.0, []
         for mini, whole in minis:
             self.parts["optimizer"].zero_grad(set_to_none=True)
             total = 0.0
-            for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
+            for rows, part in batch.parts(self.run.engine.rows_per_micro_batch, mini):
                 with computing_in(self.dtype, self.device):
                     log_probs, _ = part.log_probs(self.policy, temperature=self.run.trainer.temperature)
-                reference = None if ref is None else ref[rows]
-                weight = None if weights is None else weights[rows]
-                result = self.loss(log_probs, old[rows], reference, advantage[rows], part.trained, whole, weight)
+                ref = None if ref_BT is None else ref_BT[rows]
+                weights = None if weights_BT is None else weights_BT[rows]
+                result = self.loss(log_probs, old_BT[rows], ref, advantage_BT[rows], part.trained, whole, weights)
                 result.loss.backward()
                 total += float(result.loss.detach())
                 share = float(part.trained.sum() / batch.trained.sum())
@@ -238,7 +325,7 @@ class Learner:
                 clip_fraction += result.clip_fraction * share
             norms.append(self._step("model", "optimizer", {"loss": total, "kl": kl}))
         return {
-            "kl": None if ref is None else kl,
+            "kl": None if ref_BT is None else kl,
             "clip_fraction": clip_fraction,
             "gradient_norm": float(np.mean(norms)),
         }

@@ -24,10 +24,9 @@ from redraft.tasks.problems import load_problems
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.contract import FreshSamples, Metrics, RolloutResult, UpdateResult
-from redraft.train.local.batch import Batch
 from redraft.train.local.decoding import open_decoding
 from redraft.train.local.grading import Graders
-from redraft.train.local.learner import Learner
+from redraft.train.local.learner import Batch, Learner
 from redraft.train.local.tensors import restore_parts, save_parts
 from redraft.train.loop import Progress, TrainingLoop, inputs_of
 from redraft.train.pretrained.memory_check import available, check_memory, training
