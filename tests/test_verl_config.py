@@ -14,6 +14,7 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 from pydantic import ValidationError
+from verl.utils.experimental.torch_functional import FusedLinearForPPO
 
 from redraft.cli.app import main
 from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
@@ -24,6 +25,7 @@ from redraft.errors import UserError
 from redraft.methods.weighted import WeightedReuse
 from redraft.train.verl import config as verl
 from redraft.train.verl import config_rules
+from redraft.train.verl import settings as verl_settings
 from redraft.train.verl.settings import environment, rows_per_pass, settings
 
 ROOT = Path(__file__).parents[1]
@@ -219,7 +221,54 @@ def test_on_a_processor_all_is_exact_and_of_no_gpu():
     assert values(config.trainer, "device", "n_gpus_per_node") == ["cpu", 1]
     assert config.ray_kwargs.ray_init.num_gpus == 1
     assert verl.environment(gpu=False)["VERL_PLATFORM"] == "cpu"
-    assert not any(key.startswith("VERL") for key in verl.environment(gpu=True))
+
+
+@pytest.mark.parametrize("flash", [True, False])
+def test_attention_on_gpus_is_what_is_installed(flash, monkeypatch):
+    monkeypatch.setattr(verl_settings, "find_spec", lambda name: name if flash and name == "flash_attn" else None)
+    config = composed(EXPERIMENTS.run("spec_rl/ppo-vanilla", 0, "paper"), gpu=True)
+    attention = "flash_attention_2" if flash else "sdpa"
+    for model in (config.actor_rollout_ref.model, config.critic.model):
+        assert model.override_config.attn_implementation == attention
+    assert config.actor_rollout_ref.model.use_fused_kernels is not flash
+    assert flash or config.actor_rollout_ref.model.fused_kernel_options.impl_backend == "torch"
+    variables = {name: value for name, value in environment(gpu=True).items() if name.startswith("VERL")}
+    assert variables == ({} if flash else {"VERL_USE_EXTERNAL_MODULES": "redraft.train.verl.critic"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_fused_head_has_the_log_probs_and_gradients_of_the_plain_one(dtype):
+    torch.manual_seed(0)
+    states, weights = torch.randn(1000, 64).to(dtype).requires_grad_(), torch.randn(333, 64).to(dtype).requires_grad_()
+    tokens = torch.randint(333, (1000,))
+    log_probs, entropy = FusedLinearForPPO(impl_backend="torch")(states, weights, tokens, temperature=0.7)
+    plain = ((states @ weights.t()) / 0.7).float().log_softmax(-1)
+    expected = plain.gather(1, tokens[:, None])[:, 0]
+    assert log_probs.dtype == torch.float32
+    assert (log_probs - expected).abs().max() < 1e-5
+    assert (entropy.float() + (plain.exp() * plain).sum(-1)).abs().max() < (1e-4 if dtype == torch.float32 else 0.02)
+    found = torch.autograd.grad(log_probs.sum(), (states, weights))
+    wanted = torch.autograd.grad(expected.sum(), (states, weights))
+    tolerance = 1e-5 if dtype == torch.float32 else 2**-6
+    for one, other in zip(found, wanted, strict=True):
+        assert (one.float() - other.float()).abs().max() < tolerance * other.abs().max()
+
+
+def test_a_critic_loads_without_flash_attention(tiny_model):
+    code = (
+        "import sys, verl, torch, verl.utils.model as m; from transformers import AutoConfig;"
+        "c = AutoConfig.from_pretrained(sys.argv[1]); c.num_labels = 1;"
+        "print(m.load_valuehead_model(sys.argv[1], torch.float32, c, False).config._attn_implementation)"
+    )
+    module = {"VERL_USE_EXTERNAL_MODULES": "redraft.train.verl.critic"}
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tiny_model)],
+        env=os.environ | module,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout.split()[-1:] == ["sdpa"], result.stderr
 
 
 def test_a_workflows_number_of_threads_does_not_change_how_a_processor_adds(monkeypatch):

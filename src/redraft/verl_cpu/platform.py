@@ -133,23 +133,9 @@ def _init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -
     return _initialise("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
 
 
-def _value_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
-    """Load a critic like verl, but with PyTorch's attention, since verl requires flash attention."""
-    from transformers import AutoModelForTokenClassification
-
-    return AutoModelForTokenClassification.from_pretrained(
-        local_path,
-        dtype=torch_dtype,
-        config=model_config,
-        attn_implementation="sdpa",
-        trust_remote_code=trust_remote_code,
-    )
-
-
 sys.meta_path.append(_AlsoNamedVllm())
-import verl.utils.model  # noqa: E402 - needs the finder
+import redraft.train.verl.critic  # noqa: E402, F401 - needs the finder
 
 torch.distributed.init_process_group = _init_process_group
 # FSDP pins the memory of the reference policy, which needs an accelerator.
 torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor  # type: ignore[method-assign, assignment]
-verl.utils.model.load_valuehead_model = _value_model

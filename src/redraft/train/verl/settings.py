@@ -6,6 +6,7 @@ Keys that are not set here keep verl's default. `settings` is independent of the
 """
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ Table = dict[str, Any]
 
 VLLM_MAX_LOGPROBS = 20
 """vLLM's own `max_logprobs`."""
+EXTERNAL = "VERL_USE_EXTERNAL_MODULES"
+"""Variable with the modules that verl imports first in each of its processes."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Thread counts of the numerical libraries of PyTorch, vLLM and NumPy; the last two override the first."""
 
@@ -196,18 +199,27 @@ def trainer(run: Run) -> Table:
     }
 
 
+def has_flash_attention() -> bool:
+    """True if flash-attn is installed; it is optional, since no package index has wheels of it."""
+    return find_spec("flash_attn") is not None
+
+
 def on_gpus(run: Run) -> Table:
     """GPUs: compute in bfloat16, update float32 weights (verl's defaults)."""
-    engine = engine_of(run)
+    engine, flash = engine_of(run), has_flash_attention()
     offload = {"param_offload": engine.offload, "optimizer_offload": engine.offload}
     model = {
         "use_remove_padding": True,
         "enable_gradient_checkpointing": True,
-        "override_config": {"attn_implementation": "flash_attention_2"},
+        # With sdpa, transformers keeps the sequences of a pass apart by their positions.
+        "override_config": {"attn_implementation": "flash_attention_2" if flash else "sdpa"},
     }
+    # Without flash-attn, verl computes log-probabilities in bfloat16 in a Python loop over sequences. Its fused head
+    # computes them in chunks of 512 tokens, in float32.
+    head = {} if flash else {"use_fused_kernels": True, "fused_kernel_options": {"impl_backend": "torch"}}
     return {
         "actor_rollout_ref": {
-            "model": model,
+            "model": model | head,
             "actor": {
                 "use_dynamic_bsz": True,
                 "ppo_max_token_len_per_gpu": engine.max_tokens_per_gpu,
@@ -309,7 +321,7 @@ def environment(gpu: bool) -> dict[str, str]:
         "VLLM_USE_V2_MODEL_RUNNER": "0",  # `redraft.engines.vllm.worker` scores drafts in the V1 runner
     }
     if gpu:
-        return variables
+        return variables | ({} if has_flash_attention() else {EXTERNAL: "redraft.train.verl.critic"})
     return variables | {
         # One thread for all libraries: the number of threads changes the order of sums. Snakemake sets these variables
         # for its jobs, so a run resumed outside of it or with other cores would give other numbers.
@@ -317,6 +329,6 @@ def environment(gpu: bool) -> dict[str, str]:
         "TORCH_COMPILE_DISABLE": "1",  # vLLM would compile functions of its sampler, which takes longer than a tiny run
         "VERL_ENGINE_DEVICE": "cuda",  # verl registers its FSDP engine for this name only, but it runs on any device
         "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_MODULES": "redraft.verl_cpu.platform",
+        EXTERNAL: "redraft.verl_cpu.platform",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     }
