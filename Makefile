@@ -1,9 +1,20 @@
 # All targets need only git, make, Python 3.11 or 3.12, and a package index. `make help` lists them.
 
 VENV := .venv
-# Environment of this checkout: cpu, or gpu on a machine with GPUs.
-ENV ?= cpu
 READY := $(VENV)/.ready
+INSTALLED := $(shell cat $(READY) 2> /dev/null)
+# Environment of this checkout: cpu, or gpu on a machine with GPUs. The installed one is the default. A variable of that
+# name in the shell is ignored, since Lmod sets it to a start-up file.
+ifneq ($(origin ENV),command line)
+ENV := $(or $(INSTALLED),cpu)
+endif
+ifneq ($(INSTALLED),)
+ifneq ($(INSTALLED),$(ENV))
+ifneq ($(filter-out help clean lock,$(or $(MAKECMDGOALS),reproduce)),)
+$(error ENV=$(ENV), but $(VENV) holds the environment $(INSTALLED); `make clean` removes it)
+endif
+endif
+endif
 # Separate environment for the comparison of IFEval's two graders: lighteval needs other versions than the rest.
 LIGHTEVAL := .venv-lighteval
 PRESET ?= tiny

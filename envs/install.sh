@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes the virtual environment $1 from the lock of the environment $2: cpu (the default), gpu or lighteval.
 # Installs this project into it, except for lighteval. Run it from the repository's root. All that pip says is kept in
-# $1/install.log.
+# $1/install.log. For gpu, FLASH_ATTN says whether flash-attn is installed too: `no` (the default), `build`, or the file
+# or URL of a wheel, with or without `#sha256=...`.
 set -eu
 venv=$1
 name=${2:-cpu}
@@ -23,30 +24,27 @@ echo "installing $(grep -c == "$lock") pinned packages into $venv with $("$pytho
 "$python" -m venv --clear "$venv"
 log=$venv/install.log
 pip="$venv/bin/python -m pip --disable-pip-version-check"
-# Installs $1 packages, as the other arguments say, and shows a counter.
-install() {
+# Installs $1 packages, as the other arguments say, and shows a counter; false if one could not be installed.
+try_install() {
     total=$1
     shift
     terminal=0
     [ ! -t 2 ] || terminal=1
+    rm -f "$venv/.failed"
     { $pip install --no-deps --no-color --progress-bar off "$@" 2>&1 || touch "$venv/.failed"; } | tee -a "$log" |
         awk -v total="$total" -v terminal="$terminal" -f envs/progress.awk >&2
-    if [ -e "$venv/.failed" ]; then
+    [ ! -e "$venv/.failed" ]
+}
+install() {
+    if ! try_install "$@"; then
         echo "error: a package could not be installed; all that pip said is in $log" >&2
         exit 1
     fi
 }
 # The lock is complete, so pip resolves nothing; envs/cpu/excludes.txt lists the packages that are left out there.
 install "$(grep -c == "$lock")" -r "$lock"
-if [ "$name" = gpu ]; then
-    # flash-attn is compiled against the installed PyTorch, which takes up to an hour.
-    if command -v nvcc > /dev/null; then
-        install 1 --no-build-isolation -r envs/gpu/flash-attn.txt
-    else
-        echo "no nvcc was found, so flash-attn is not installed; docs/verl.md says what works without it" >&2
-    fi
 # An index may offer only PyTorch's CUDA build, which cannot be imported without its CUDA packages.
-elif ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+if [ "$name" != gpu ] && ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     echo "no CPU build of PyTorch was offered; adding the packages of its CUDA build" >&2
     install "$(grep -c == envs/cpu/cuda.lock)" -r envs/cpu/cuda.lock
     "$venv/bin/python" -c 'import torch'
@@ -64,5 +62,18 @@ rm -rf "$wheel"
 if [ "$name" != lighteval ]; then
     install "$(grep -c == envs/slurm.txt)" --require-hashes -r envs/slurm.txt
     install 1 --no-build-isolation -e .
+fi
+# Last, since it is optional and may fail after up to an hour: it is compiled against the installed PyTorch.
+if [ "$name" = gpu ]; then
+    case ${FLASH_ATTN:-no} in
+        no) flash='' ;;
+        build) flash="--no-build-isolation -r envs/gpu/flash-attn.txt" ;;
+        *) flash=$FLASH_ATTN ;;
+    esac
+    if [ -z "$flash" ]; then
+        echo "flash-attn is not installed, so training uses PyTorch's attention; docs/verl.md says how to install it" >&2
+    elif ! try_install 1 $flash; then
+        echo "warning: flash-attn could not be installed, so training uses PyTorch's attention; pip's output is in $log" >&2
+    fi
 fi
 echo "$name" > "$venv/.ready"

@@ -69,7 +69,7 @@ class Jobs(dict):
         return []
 
 
-def a_dry_run(handler, cost, dtype="auto"):
+def a_dry_run(handler, cost, dtype="auto", gpus=0):
     """What an announced dry run of two trainings, a table and a target prints behind Snakemake's last line."""
     jobs = [
         a_job("train", paper="p", cell="c", seed="1"),
@@ -92,7 +92,7 @@ def a_dry_run(handler, cost, dtype="auto"):
         scheduler=SimpleNamespace(global_resources={}),
         logger_manager=SimpleNamespace(get_log_handlers=lambda: [handler, object()]),
     )
-    preset = SimpleNamespace(name="none", engine=SimpleNamespace(dtype=dtype))
+    preset = SimpleNamespace(name="none", engine=SimpleNamespace(dtype=dtype, gpus=gpus))
     announce(workflow, preset, ["snakemake", "-n"], cost)
     for text in ("Building DAG of jobs...", "This was a dry-run (flag -n). The order of jobs does not"):
         handler.emit(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
@@ -131,6 +131,14 @@ def test_times_of_this_machine_are_not_called_those_of_another(handler, capsys, 
     monkeypatch.setattr("redraft.ops.workflow.job_times.recorded_seconds", lambda workflow, jobs: [("train", 60.0)])
     a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
     assert "time: about 2 min; 1 core\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("gpus", "installed", "warns"), [(8, False, True), (8, True, False), (0, False, False)])
+def test_runs_on_gpus_in_an_environment_for_cpus_are_warned_about(handler, capsys, monkeypatch, gpus, installed, warns):
+    found = [object()] if installed else []
+    monkeypatch.setattr("importlib.metadata.distributions", lambda name: found if name == "vllm" else [])
+    a_dry_run(handler, lambda runs: "", gpus=gpus)
+    assert ("this environment is for CPUs: `make ENV=gpu`" in capsys.readouterr().err) is warns
 
 
 @pytest.mark.parametrize(("times", "said"), [(8.26, True), (1.1, False), (0.4, False)])

@@ -1,5 +1,6 @@
 """The environments: the pins of their locks, and a resolver that still accepts their requirements."""
 
+import ast
 import importlib.metadata
 import re
 import shutil
@@ -89,6 +90,36 @@ def test_the_gpu_environment_holds_what_verl_pins_for_vllm():
     extra = dict(re.findall(r"^([\w-]+)==(\S+); extra == \"vllm\"$", "\n".join(required), flags=re.M))
     assert len(extra) >= 4
     assert {name: pins("gpu")[name] for name in extra} == extra
+
+
+def third_party(file, seen):
+    """Top-level modules of other projects that a file imports at its top, itself or by a test module or benchmark."""
+    if file in seen:
+        return set()
+    seen.add(file)
+    found = set()
+    for node in ast.parse(file.read_text()).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        for name in names:
+            own = ROOT / f"{name.replace('.', '/')}.py"
+            if own.exists():
+                found |= third_party(own, seen)
+            elif name.partition(".")[0] not in {*sys.stdlib_module_names, "redraft", "benchmarks", "tests"}:
+                found.add(name.partition(".")[0])
+    return found
+
+
+def test_the_gpu_environment_holds_what_its_target_of_the_makefile_imports():
+    recipe = (ROOT / "Makefile").read_text().partition("bench-gpu: ")[2].partition("\n\n")[0]
+    files = [ROOT / name for name in re.findall(r"tests/\w+\.py", recipe)]
+    files += [ROOT / "tests/conftest.py", ROOT / "benchmarks/__main__.py", ROOT / "benchmarks/gpu.py"]
+    assert len(files) >= 6
+    modules = set().union(*(third_party(file, set()) for file in files))
+    assert {"hypothesis", "pytest", "torch"} <= modules
+    distributions = importlib.metadata.packages_distributions()
+    named = {module: {re.sub(r"[-_.]+", "-", name).lower() for name in distributions[module]} for module in modules}
+    assert {module for module, names in named.items() if not names & set(pins("gpu"))} == set()
 
 
 def test_lighteval_s_environment_can_use_the_other_s_packages_of_pytorch_s_cuda_build_and_knows_no_more():

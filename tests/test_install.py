@@ -17,7 +17,8 @@ INTERPRETER = """#!/bin/sh
 case "$*" in
     --version) echo "Python 3.11.0" ;;
     "-m venv --clear "*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
-    *" install "*) echo "$*" >> "$PIP_CALLS"; cat "$PIP_SAYS"; exit "$PIP_ENDS" ;;
+    *" install "*flash*) echo "$*" >> "$PIP_CALLS"; exit "$PIP_ENDS" ;;
+    *" install "*) echo "$*" >> "$PIP_CALLS"; cat "$PIP_SAYS"; exit "$PIP_ENDS_OTHERS" ;;
     *" download "*) echo "WARNING: no index" >&2; exit 1 ;;
 esac
 """
@@ -54,13 +55,16 @@ def install(tmp_path):
     python.write_text(INTERPRETER)
     python.chmod(0o755)
 
-    def call(says, ends):
+    def call(says, ends, environment="cpu", flash_attention=0, **variables):
         said = tmp_path / "said"
         said.write_text(says)
-        told = {"PATH": f"{python.parent}:/usr/bin:/bin", "PIP_SAYS": str(said), "PIP_ENDS": str(ends)}
-        told["PIP_CALLS"] = str(tmp_path / "calls")
-        command = ["sh", "envs/install.sh", "venv", "cpu"]
-        return subprocess.run(command, cwd=tmp_path, env=os.environ | told, capture_output=True, text=True, check=False)
+        variables |= {"PATH": f"{python.parent}:/usr/bin:/bin", "PIP_SAYS": str(said), "PIP_ENDS_OTHERS": str(ends)}
+        variables |= {"PIP_CALLS": str(tmp_path / "calls"), "PIP_ENDS": str(flash_attention)}
+        command = ["sh", "envs/install.sh", "venv", environment]
+        inherited = {name: value for name, value in os.environ.items() if name != "FLASH_ATTN"}
+        return subprocess.run(
+            command, cwd=tmp_path, env=inherited | variables, capture_output=True, text=True, check=False
+        )
 
     return call
 
@@ -85,3 +89,58 @@ def test_a_failure_ends_the_installer_with_pip_s_error_and_its_log_named(install
     assert FAILED in result.stderr
     assert result.stderr.splitlines()[-1].endswith("all that pip said is in venv/install.log")
     assert not (tmp_path / "venv/.ready").exists()
+
+
+WHEEL = "https://mirror.example/flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl#sha256=" + 64 * "0"
+
+
+@pytest.mark.parametrize(
+    ("choice", "last"), [(None, "."), ("no", "."), ("build", "envs/gpu/flash-attn.txt"), (WHEEL, WHEEL)]
+)
+def test_flash_attention_comes_last_and_only_on_request(install, tmp_path, choice, last):
+    result = install("", 0, "gpu", **({"FLASH_ATTN": choice} if choice else {}))
+    assert result.returncode == 0, result.stderr
+    calls = [call.rpartition(" ")[2] for call in (tmp_path / "calls").read_text().splitlines()]
+    assert calls == ["envs/gpu/requirements.lock", "envs/slurm.txt", "."] + ([last] if last != "." else [])
+    assert ("flash-attn is not installed" in result.stderr) is (last == ".")
+    assert (tmp_path / "venv/.ready").read_text() == "gpu\n"
+
+
+@pytest.mark.parametrize("choice", ["build", WHEEL])
+def test_the_environment_is_complete_where_flash_attention_fails(install, tmp_path, choice):
+    result = install("", 0, "gpu", flash_attention=1, FLASH_ATTN=choice)
+    assert result.returncode == 0
+    assert "warning: flash-attn could not be installed" in result.stderr
+    assert (tmp_path / "venv/.ready").read_text() == "gpu\n"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with the Makefile and an environment that says it is of CPUs."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/.ready").write_text("cpu\n")
+    return tmp_path
+
+
+def make(folder, *arguments, **variables):
+    command = ["make", "-n", *arguments]
+    return subprocess.run(command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False)
+
+
+def test_another_environment_than_the_installed_one_is_an_error_that_names_both(checkout):
+    result = make(checkout, "ENV=gpu", "fast")
+    assert result.returncode == 2
+    assert all(word in result.stderr for word in ("ENV=gpu", ".venv", "environment cpu", "make clean")), result.stderr
+    assert make(checkout, "ENV=gpu", "clean").returncode == 0
+    (checkout / ".venv/.ready").write_text("gpu\n")
+    assert "ENV=cpu" in make(checkout, "ENV=cpu").stderr
+
+
+def test_a_shell_s_variable_env_is_ignored(checkout):
+    """Lmod sets it to a start-up file of shells."""
+    shutil.rmtree(checkout / ".venv")
+    shutil.copytree(ROOT / "envs", checkout / "envs")
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    assert "sh envs/install.sh .venv cpu" in make(checkout, "fast", ENV="/usr/share/lmod/init/sh").stdout
+    assert "sh envs/install.sh .venv gpu" in make(checkout, "ENV=gpu", "fast").stdout

@@ -1,5 +1,6 @@
 """Summary at the end of a dry run: jobs by rule, runs to train, expected time, and the command of the real run."""
 
+import importlib.metadata
 import re
 import shlex
 from collections import Counter
@@ -40,6 +41,8 @@ def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Call
         times = [f"{time_text(estimate_time_left(graph, (), {}, known))}; {cores}{source}"]
         if runs and known.mean("train") is None and (line := cost(runs)):
             times.append(line)
+        if runs and preset.engine.gpus and not has_gpu_packages():
+            times.append("its runs need GPUs, and this environment is for CPUs: `make ENV=gpu` (docs/paper-scale.md)")
         if runs and (ratio := pace.times_float32(preset.engine.dtype)) > SLOW_RATIO:
             times.append(
                 f"{preset.engine.dtype} takes {ratio:.1f} times as long as float32 on this processor; "
@@ -50,6 +53,11 @@ def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Call
     for handler in workflow.logger_manager.get_log_handlers():
         if hasattr(handler, "end_dry_run"):
             handler.end_dry_run(summarise)
+
+
+def has_gpu_packages() -> bool:
+    """True if vLLM's build for GPUs is installed; its CPU build has another name."""
+    return any(importlib.metadata.distributions(name="vllm"))
 
 
 def runs_to_train(jobs: Iterable[Any]) -> list[tuple[str, int]]:

@@ -1,7 +1,7 @@
 """A critic without flash-attn; verl imports this module through `VERL_USE_EXTERNAL_MODULES`.
 
-verl 0.9.1 loads a critic with `flash_attention_2`, whatever the configuration says (`verl.utils.model`), and transformers
-refuses that where flash-attn is not installed.
+verl 0.9.1 loads a critic with `flash_attention_2`, whatever the configuration says (`verl.utils.model`). transformers
+raises an error where flash-attn is not installed.
 """
 
 from typing import Any
