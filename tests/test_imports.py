@@ -52,6 +52,7 @@ ALLOWED = {
         "redraft.provenance",
         "redraft.published",
     },
+    "redraft.ops.doctor": {"redraft.config", "redraft.errors", "redraft.ops.slurm"},
     "redraft.ops": set(),
     "redraft.engines": {*BASE, "redraft.config", "redraft.ops.locking.termination", "redraft.rollout"},
     "redraft.tasks": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout.streams"},
@@ -67,7 +68,7 @@ ALLOWED = {
         "redraft.selfspec",
         "redraft.tasks",
     },
-    "redraft.verl_cpu": set(),
+    "redraft.verl_cpu": {"redraft.train.verl.critic"},
     "redraft.evaluate": {
         *BASE,
         "redraft.config",

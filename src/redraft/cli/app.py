@@ -32,6 +32,7 @@ COMMANDS = {
     "results": "redraft.cli.report:results",
     "claims": "redraft.cli.report:claims",
     "share": "redraft.cli.report:share",
+    "doctor": "redraft.cli.doctor:doctor",
     "recover": "redraft.cli.campaign:recover",
     "calibrate": "redraft.cli.selfspec:calibrate",
     "simulate": "redraft.cli.selfspec:simulate",
