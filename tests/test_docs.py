@@ -148,3 +148,18 @@ def test_the_site_builds_without_a_warning():
     site = ROOT / "build/docs"
     assert all((site / page).exists() for page in ("index.html", "quickstart.html", "decisions/index.html"))
     assert list(site.glob("schemas/*.json")), "the schemas are published with the pages"
+
+
+def test_the_tree_of_the_architecture_s_page_is_there():
+    text = (ROOT / "docs/architecture.md").read_text()
+    tree = text.partition("```\n")[2].partition("```")[0]
+    folders, paths = {}, []
+    for line in tree.splitlines():
+        name = line.split()[0]
+        depth = len(line) - len(line.lstrip())
+        folders[depth] = name
+        paths.append("".join(folders[above] for above in range(0, depth, 2)) + name)
+    assert len(paths) > 30
+    assert [path for path in paths if not (ROOT / path).exists() and path != "experiments/own/"] == []
+    packages = {str(file.parent.relative_to(ROOT)) + "/" for file in (ROOT / "src/redraft").glob("*/__init__.py")}
+    assert packages - set(paths) == {"src/redraft/engines/", "src/redraft/ops/"}, "their parts have lines of their own"
