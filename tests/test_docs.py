@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 import typer
+import yaml
 from markdown_it import MarkdownIt
 
 from redraft.cli.app import app
@@ -138,6 +139,21 @@ def test_commands_and_their_options_exist(page):
 )
 def test_a_wrong_command_is_found(line):
     assert wrong(line.split())
+
+
+CLAIMS = [
+    pytest.param(claim, id=f"{file.parent.name}-{claim['id']}")
+    for file in sorted((ROOT / "experiments").glob("*/claims.yaml"))
+    for claim in yaml.safe_load(file.read_text(encoding="utf-8"))["claims"]
+    if claim["section"].endswith(".md")
+]
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_quotation_from_a_page_of_this_documentation_occurs_there(claim):
+    """`…` is an omission."""
+    page = " ".join((ROOT / claim["section"]).read_text(encoding="utf-8").split())
+    assert all(part.strip() in page for part in claim["quotation"].split("…"))
 
 
 @pytest.mark.servers

@@ -55,7 +55,7 @@ def test_rules_that_claim_it_are_exact_over_passes_and_the_published_one_follows
             assert row.verdict == by_weight, row
             assert max(row.first, row.last) <= EXACT
         if row.rule.startswith("published"):
-            assert row.verdict == "not exact, as its formula", row
+            assert row.verdict == "not exact, equals its formula", row
             assert row.formula <= EXACT
             assert row.first > row.policies / 3, "of the size of the drift"
 

@@ -83,8 +83,8 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
         {
             "rule": f.rule,
             "TV drift": f.policies,
-            "TV visit 1": f.first,
-            f"TV visit {rules.EPOCH_PASSES - 1}": f.last,
+            "TV pass 1": f.first,
+            f"TV pass {rules.EPOCH_PASSES - 1}": f.last,
             "kept": f"{f.kept:.2f} of {f.draft:.2f}",
             "distribution": f.verdict,
         }

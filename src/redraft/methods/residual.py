@@ -47,7 +47,7 @@ class ResidualReuse(StoredTop):
     @classmethod
     def sampled(cls, vocabulary: int) -> dict[str, Self]:
         """Fresh samples by turns too."""
-        return super().sampled(vocabulary) | {"residual, every 2nd visit fresh": cls(top=vocabulary, fresh_every=2)}
+        return super().sampled(vocabulary) | {"residual, every 2nd pass fresh": cls(top=vocabulary, fresh_every=2)}
 
     @classmethod
     def candidates(cls, top: int, leniences: Sequence[float]) -> list[Candidate]:

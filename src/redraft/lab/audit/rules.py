@@ -70,7 +70,7 @@ class Enumeration:
             return "exact by weight" if self.weighted else "exact"
         if self.exact or (self.formula is not None and self.formula > EXACT):
             return "WRONG"
-        return "not exact, as declared" if self.formula is None else "not exact, as its formula"
+        return "not exact, as declared" if self.formula is None else "not exact, equals its formula"
 
     @property
     def passes(self) -> bool:
