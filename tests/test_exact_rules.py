@@ -125,7 +125,7 @@ def test_the_rule_that_is_enumerated_keeps_what_its_formula_says(lenience):
     for draft in SMALL.responses:
         drafts, u = stored_distributions(draft, earlier, now, 3), 1 - random.random(len(draft))
         rule = SpecRLRule(lenience)
-        ratio = [lenience * math.exp(p - q) for p, q in zip(drafts.policy, drafts.drawn_from, strict=True)]
+        ratio = [lenience * math.exp(p - q) for p, q in zip(drafts.log_p_T, drafts.log_q_T, strict=True)]
         rejected = [i for i in range(len(draft)) if u[i] > ratio[i]]
         assert rule.kept(rule.accepts(drafts, u)) == (rejected or [len(draft)])[0]
         assert rule.acceptance(drafts) == pytest.approx(np.minimum(ratio, 1))
@@ -211,7 +211,7 @@ def test_distributions_that_do_not_fit_or_are_nan_raise():
     ):
         with pytest.raises(ValueError, match="shapes do not fit"):
             Distributions(*broken)
-    with pytest.raises(ValueError, match="NaN: drawn_from_at"):
+    with pytest.raises(ValueError, match="NaN: log_q_TK"):
         Distributions(tokens, one, one, support, table, np.full_like(table, np.nan))
 
 

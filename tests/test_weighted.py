@@ -70,7 +70,7 @@ def test_a_token_that_cannot_be_kept_has_more_weight_after_a_rejection():
     weights = WeightedRule(1.0).weights(distributions, 0, np.zeros(3))
     inside = int(distributions.support[0, 0])
     outside = next(token for token in range(3) if token != inside)
-    mass = float(np.exp(min(distributions.drawn_from_at[0, 0], distributions.policy_at[0, 0])))
+    mass = float(np.exp(min(distributions.log_q_TK[0, 0], distributions.log_p_TK[0, 0])))
     assert weights.after(inside) == 0
     assert weights.after(outside) == pytest.approx(-math.log(1 - mass))
 

@@ -56,6 +56,6 @@ class OneHotReuse(DraftsOfLastVisit):
                 "one_hot",
                 True,
                 False,
-                lambda at: rule.distribution_of_kept(rule.acceptance(Distributions.one_hot(at.tokens, at.policy))),
+                lambda at: rule.distribution_of_kept(rule.acceptance(Distributions.one_hot(at.tokens, at.log_p_T))),
             ),
         ]

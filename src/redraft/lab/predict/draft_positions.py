@@ -67,7 +67,7 @@ class _Reader:
         self.sequence = [*prompt, *draft.tokens.tolist()]
         self.first = len(prompt) - 1
         self._tokens = torch.as_tensor(draft.tokens.astype(np.int64))
-        self._drawn_from = draft.log_probs.astype(np.float64)
+        self._log_q_T = draft.log_probs.astype(np.float64)
         self._read = 0
         self._weights = (1.0, 1.0)
         self._columns: dict[str, list[np.ndarray]] = {}
@@ -77,17 +77,17 @@ class _Reader:
         here = slice(self._read, self._read + len(distributions[0]))
         self._read = here.stop
         tokens = self._tokens[here, None].to(distributions[0].device)
-        policy = checked(distributions[0].gather(1, tokens)[:, 0].cpu().numpy())
-        self._keep(policy=policy)
+        log_p_T = checked(distributions[0].gather(1, tokens)[:, 0].cpu().numpy())
+        self._keep(log_p_T=log_p_T)
         if len(distributions) > 1:
-            self._compare(distributions[0], distributions[1], tokens, policy, self._drawn_from[here])
+            self._compare(distributions[0], distributions[1], tokens, log_p_T, self._log_q_T[here])
 
     def _keep(self, **columns: np.ndarray) -> None:
         for name, values in columns.items():
             self._columns.setdefault(name, []).append(values)
 
     def _compare(
-        self, log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, policy: np.ndarray, drawn_from: np.ndarray
+        self, log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, log_p_T: np.ndarray, log_q_T: np.ndarray
     ) -> None:
         """Keep the quantities that need both distributions."""
         largest = log_q.topk(min(self.top, log_q.shape[1])).indices
@@ -95,7 +95,7 @@ class _Reader:
         p, q = log_p.exp(), log_q.exp()
         # block verification's joint weights run over the whole draft: once with all of q stored, once with its top k
         stored = (np.ones_like(in_top), in_top)
-        weights = [joint_weights(policy, drawn_from, *each) for each in zip(stored, self._weights, strict=True)]
+        weights = [joint_weights(log_p_T, log_q_T, *each) for each in zip(stored, self._weights, strict=True)]
         before = [np.append(first, w[:-1]) for first, w in zip(self._weights, weights, strict=True)]
         self._weights = (float(weights[0][-1]), float(weights[1][-1]))
         self._keep(
@@ -112,12 +112,12 @@ class _Reader:
     def positions(self) -> Positions:
         """All positions of the draft."""
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        policy, both = columns.pop("policy"), None
+        log_p_T, both = columns.pop("log_p_T"), None
         if columns:
             block = joint_acceptance(columns.pop("weights"), columns.pop("rest")[1:])
             block_top = joint_acceptance(columns.pop("weights_top"), columns.pop("rest_top")[1:])
             both = BothDistributions(**columns, block=block, block_top=block_top)
-        return Positions(self.draft.tokens, policy, self._drawn_from, both)
+        return Positions(self.draft.tokens, log_p_T, self._log_q_T, both)
 
 
 def _same(log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, q: torch.Tensor) -> np.ndarray:

@@ -166,7 +166,7 @@ def log_prob_error(positions: Sequence[Positions], drafter: Path | None) -> floa
     Raises:
         UserError: if it is above `MAX_MEAN_ERROR_NATS`.
     """
-    errors = [np.abs(at.both.drafter - at.drawn_from) for at in positions if at.both]
+    errors = [np.abs(at.both.drafter - at.log_q_T) for at in positions if at.both]
     if not errors:
         return None
     mean = float(np.concatenate(errors).mean())

@@ -36,7 +36,7 @@ class BlockRule(LongestPrefix):
         """
         weights = _weights_of(drafts)
         before = weights[:-1]
-        p, q = np.exp(drafts.policy_at[1:]), np.exp(drafts.drawn_from_at[1:])
+        p, q = np.exp(drafts.log_p_TK[1:]), np.exp(drafts.log_q_TK[1:])
         outside = 1.0 - p.sum(axis=1)
         outside[outside < ROUNDING] = 0.0
         rest = np.maximum(before[:, None] * p - q, 0.0).sum(axis=1) + before * outside
@@ -51,17 +51,17 @@ class BlockRule(LongestPrefix):
         return Residual(drafts.support[kept], 1.0 - accepted)
 
 
-def joint_weights(policy: np.ndarray, drawn_from: np.ndarray, stored: np.ndarray, weight: float = 1.0) -> np.ndarray:
+def joint_weights(log_p_T: np.ndarray, log_q_T: np.ndarray, stored: np.ndarray, weight: float = 1.0) -> np.ndarray:
     """w of each token, float64 (n,).
 
     Args:
-        policy: float64 (n,), log p of each.
-        drawn_from: float64 (n,), log q of each.
+        log_p_T: float64 (n,), log p of each.
+        log_q_T: float64 (n,), log q of each.
         stored: bool (n,), true where the token is in S.
         weight: w before the first of them.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        growth = np.where(stored & ~np.isneginf(policy), np.exp(policy - drawn_from), 0.0)
+        growth = np.where(stored & ~np.isneginf(log_p_T), np.exp(log_p_T - log_q_T), 0.0)
     weights = np.empty(len(growth))
     for position, factor in enumerate(growth):
         weight = min(weight * factor, 1.0) if weight else 0.0
@@ -78,4 +78,4 @@ def joint_acceptance(weights: np.ndarray, rest: np.ndarray) -> np.ndarray:
 
 def _weights_of(drafts: Distributions) -> np.ndarray:
     """w_1 to w_n, float64 (n,)."""
-    return joint_weights(drafts.policy, drafts.drawn_from, drafts.stored)
+    return joint_weights(drafts.log_p_T, drafts.log_q_T, drafts.stored)

@@ -38,27 +38,27 @@ class Positions:
 
     Attributes:
         tokens: integer (n,).
-        policy: float64 (n,), log p of each.
-        drawn_from: float64 (n,), log q of each, as stored.
+        log_p_T: float64 (n,), log p of each.
+        log_q_T: float64 (n,), log q of each, as stored.
         both: what needs the whole distributions; None where the drafter's is not known.
     """
 
     tokens: np.ndarray
-    policy: np.ndarray
-    drawn_from: np.ndarray
+    log_p_T: np.ndarray
+    log_q_T: np.ndarray
     both: BothDistributions | None
 
     @property
     def drafts(self) -> Distributions:
         """Distributions at the draft's own tokens; a rule that accepts from the left needs no other."""
-        return Distributions.of_tokens(self.tokens, self.policy, self.drawn_from)
+        return Distributions.of_tokens(self.tokens, self.log_p_T, self.log_q_T)
 
     @property
     def of_top(self) -> Distributions:
         """The same with only the most probable tokens of q stored."""
         support = np.where(self.whole.in_top, self.tokens, NOWHERE)[:, None]
-        policy, drawn_from = self.policy[:, None], self.drawn_from[:, None]
-        return Distributions(self.tokens, self.policy, self.drawn_from, support, policy, drawn_from)
+        log_p_T1, log_q_T1 = self.log_p_T[:, None], self.log_q_T[:, None]
+        return Distributions(self.tokens, self.log_p_T, self.log_q_T, support, log_p_T1, log_q_T1)
 
     @property
     def whole(self) -> BothDistributions:

@@ -40,8 +40,8 @@ class SpecRLRule(FromTheLeft):
         if self.lenience in (0, math.inf):
             return np.full(len(drafts.tokens), 0.0 if self.lenience else -np.inf)
         with np.errstate(invalid="ignore"):
-            ratio = math.log(self.lenience) + drafts.policy - drafts.drawn_from
-        return np.where(np.isfinite(drafts.policy), np.minimum(ratio, 0.0), -np.inf)
+            ratio = math.log(self.lenience) + drafts.log_p_T - drafts.log_q_T
+        return np.where(np.isfinite(drafts.log_p_T), np.minimum(ratio, 0.0), -np.inf)
 
     def acceptance(self, drafts: Distributions) -> np.ndarray:
         """min(1, l p / q)."""

@@ -1,4 +1,7 @@
-"""Acceptance rules: the distributions that a rule compares, and the two ways to keep a prefix of a draft."""
+"""Acceptance rules: the distributions that a rule compares, and the two ways to keep a prefix of a draft.
+
+Shapes in names: T tokens of the draft (n in formulas), K stored tokens of each position.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -18,28 +21,28 @@ class Distributions:
 
     Attributes:
         tokens: integer (n,), the draft's tokens.
-        policy: float64 (n,), log p of each; -inf also for one that is not known to be in S.
-        drawn_from: float64 (n,), log q of each.
+        log_p_T: float64 (n,), log p of each; -inf also for one that is not known to be in S.
+        log_q_T: float64 (n,), log q of each.
         support: integer (n, k), S of each position; no token twice in a row.
-        policy_at: float64 (n, k), log p of S; -inf also where it is not known, which takes the token out of S.
-        drawn_from_at: float64 (n, k), log q of S.
+        log_p_TK: float64 (n, k), log p of S; -inf also where it is not known, which takes the token out of S.
+        log_q_TK: float64 (n, k), log q of S.
 
     Raises:
         ValueError: if shapes do not fit, or a log-probability is NaN.
     """
 
     tokens: np.ndarray
-    policy: np.ndarray
-    drawn_from: np.ndarray
+    log_p_T: np.ndarray
+    log_q_T: np.ndarray
     support: np.ndarray
-    policy_at: np.ndarray
-    drawn_from_at: np.ndarray
+    log_p_TK: np.ndarray
+    log_q_TK: np.ndarray
 
     def __post_init__(self) -> None:
-        for name in ("policy", "drawn_from", "policy_at", "drawn_from_at"):
+        for name in ("log_p_T", "log_q_T", "log_p_TK", "log_q_TK"):
             array = np.asarray(getattr(self, name), dtype=np.float64)
             object.__setattr__(self, name, array)
-            whole = self.support.shape if name.endswith("_at") else self.tokens.shape
+            whole = self.support.shape if name.endswith("_TK") else self.tokens.shape
             if array.shape != whole:
                 raise ValueError(f"shapes do not fit: {name} is {array.shape}, not {whole}")
             if np.isnan(array).any():
@@ -48,19 +51,19 @@ class Distributions:
             raise ValueError(f"shapes do not fit: tokens {self.tokens.shape}, support {self.support.shape}")
 
     @classmethod
-    def of_tokens(cls, tokens: np.ndarray, policy: np.ndarray, drawn_from: np.ndarray) -> Self:
+    def of_tokens(cls, tokens: np.ndarray, log_p_T: np.ndarray, log_q_T: np.ndarray) -> Self:
         """Distributions of which the draft's tokens alone are known, each (n,); S is the draft's own token."""
-        return cls(tokens, policy, drawn_from, tokens[:, None], policy[:, None], drawn_from[:, None])
+        return cls(tokens, log_p_T, log_q_T, tokens[:, None], log_p_T[:, None], log_q_T[:, None])
 
     @classmethod
-    def one_hot(cls, tokens: np.ndarray, policy: np.ndarray) -> Self:
+    def one_hot(cls, tokens: np.ndarray, log_p_T: np.ndarray) -> Self:
         """Distributions of a draft that is taken to be certain: q has all its mass on the draft's own token.
 
         A rule is then exact whatever the draft is, also one that the policy was trained on, since nothing is assumed
         about its distribution; it keeps about 1 / (1 - sum p^2) tokens (suffix decoding, arXiv 2411.04975, verifies
         like this). Nothing is stored, and nothing but the draft is scored.
         """
-        return cls.of_tokens(tokens, policy, np.zeros(len(tokens)))
+        return cls.of_tokens(tokens, log_p_T, np.zeros(len(tokens)))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -71,7 +74,7 @@ class Distributions:
 
     def excess(self, position: int) -> np.ndarray:
         """Log q / p of S at a position, float64 (k,); -inf where p is 0 or not known: nothing of it is accepted."""
-        p, q = self.policy_at[position], self.drawn_from_at[position]
+        p, q = self.log_p_TK[position], self.log_q_TK[position]
         return np.subtract(q, p, out=np.full_like(p, -np.inf), where=~np.isneginf(p))
 
     @property

@@ -73,11 +73,11 @@ class WeightedRule(FromTheLeft):
     def weights(self, drafts: Distributions, kept: int, before: np.ndarray) -> Weights:
         """Weights of the response after `kept` tokens of a draft that has the log-weights `before`, float64 (n,)."""
         ell = math.log(self.lenience)
-        mass = np.exp(np.minimum(drafts.drawn_from_at, ell + drafts.policy_at)).sum(axis=1).clip(max=1.0)
-        own = np.log(mass[:kept]) + np.maximum(drafts.policy[:kept] - drafts.drawn_from[:kept], -ell)
+        mass = np.exp(np.minimum(drafts.log_q_TK, ell + drafts.log_p_TK)).sum(axis=1).clip(max=1.0)
+        own = np.log(mass[:kept]) + np.maximum(drafts.log_p_T[:kept] - drafts.log_q_T[:kept], -ell)
         if kept == len(drafts.tokens):
             return Weights(before + own, drafts.support[:0].reshape(-1), 0.0, 0.0)
         rejected, missed = float(before[kept]), 1.0 - float(mass[kept])
         outside = rejected - math.log(missed) if missed > 0 else rejected
-        support = drafts.support[kept][~np.isneginf(drafts.policy_at[kept])]
+        support = drafts.support[kept][~np.isneginf(drafts.log_p_TK[kept])]
         return Weights(before[:kept] + own, support, rejected, outside)
