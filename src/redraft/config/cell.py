@@ -71,6 +71,20 @@ class Cell(Config):
         return f"{self.paper}/{self.name}"
 
 
+def coordinate(cell: Cell, axis: str) -> float:
+    """The number at a dotted key of a cell.
+
+    Raises:
+        ValueError: if there is no number at the key.
+    """
+    value: Any = cell
+    for part in axis.split("."):
+        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
+        raise ValueError(f"{cell.id} has no number at {axis}")
+    return float(value)
+
+
 class Exclusion(Config):
     """Invalid combinations of a grid, with a reason that is shown when someone requests one (`Grid.exclude`).
 

@@ -10,6 +10,8 @@ from redraft.config.capability import Capability
 
 BLOCK_STARTS = (0, *(2**power for power in range(4, 16)))
 """First positions of the ranges of a response in which blocks of speculation are counted; the last range is open."""
+LONGEST_DRAFT = 64
+"""Largest draft length, tokens."""
 
 
 class Plain(Config):
@@ -57,6 +59,8 @@ class SelfSpeculation(Config):
             raise ValueError(f"most_active ({self.most_active}) is required for when: threshold and invalid otherwise")
         if self.draft_lengths != sorted({*self.draft_lengths}) or self.draft_lengths[0] < 1:
             raise ValueError(f"draft_lengths ({self.draft_lengths}) must rise from 1 or more")
+        if self.draft_lengths[-1] > LONGEST_DRAFT:
+            raise ValueError(f"draft_lengths ({self.draft_lengths}) must be at most {LONGEST_DRAFT}")
         if self.lower_at >= self.raise_at:
             raise ValueError(f"lower_at ({self.lower_at}) must be below raise_at ({self.raise_at})")
         return self

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -10,8 +11,8 @@ from pydantic import BaseModel
 
 from redraft.config import hyperparameters as trainers
 from redraft.config import own
-from redraft.config.base import PAPER, near
-from redraft.config.cell import Cell, CellFile
+from redraft.config.base import PAPER, id_of, near
+from redraft.config.cell import Cell, CellFile, coordinate
 from redraft.config.claims import ClaimFile
 from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling
 from redraft.config.experiment import Run
@@ -91,6 +92,29 @@ class Experiments(PaperFiles):
         """Parsed `benchmarks.yaml`."""
         return parse(BenchmarkFile, read_yaml(self._benchmarks), self._benchmarks)
 
+    @cache  # noqa: B019
+    def benchmark_names(self) -> list[str]:
+        """Names that may follow `accuracy:`: benchmarks of `benchmarks.yaml` and of all valid presets, roles, `all`."""
+        names = [*self.benchmark_file().sets, *get_args(Role), "all"]
+        for preset in sorted(self._presets):
+            with suppress(UserError):  # a mistake in another preset is reported where that preset is used
+                names += self.preset(preset).benchmarks
+        return list(dict.fromkeys(names))
+
+    def default_grids(self, preset: Preset, paper: str) -> list[str] | None:
+        """Grids of a paper that `snakemake` runs at a preset; None if the preset does not have the paper.
+
+        Raises:
+            UserError: if the preset names an unknown grid.
+        """
+        grids, known = preset.default.get(paper), self.grids_of(paper)
+        check_known(grids or (), known, "no such grid", self._preset(preset.name), f"default.{paper}")
+        return grids
+
+    def grids_of(self, paper: str) -> list[str]:
+        """Names of all grids of a paper."""
+        return list(dict.fromkeys(grid.name for grid in self.cell_file(paper).grids))
+
     @property
     def _benchmarks(self) -> Path:
         return self.folder / "benchmarks.yaml"
@@ -144,38 +168,47 @@ class Experiments(PaperFiles):
         """Parsed `tables.yaml` of a paper.
 
         Raises:
-            UserError: also for targets of an unknown preset or benchmark.
+            UserError: also for targets of an unknown preset.
         """
         content = self._about_cells(TableFile, paper, "tables")
         if not self.declaration(paper, "tables"):
             return own.default_tables(self.cells(paper))
         file = self._part(paper, "tables")
-        for table in (table for table in content.tables if isinstance(table, TargetTable)):
-            measured = [*self.benchmark_file().sets, *get_args(Role), "all"]
-            check_known(table.at, self._presets, "no such preset", file, f"table {table.number}, at")
-            for target in (target for targets in (table.targets, *table.at.values()) for target in targets):
-                _, is_accuracy, names = target.quantity.partition("accuracy:")
-                for name in names.split("+") if is_accuracy else ():
-                    if name not in measured:
-                        raise UserError(
-                            "no such benchmark or role",
-                            file=file,
-                            value=target.quantity,
-                            allowed=measured,
-                            key=f"table {table.number}, target {target.name}",
-                        )
+        for i, table in enumerate(content.tables):
+            if isinstance(table, TargetTable):
+                check_known(table.at, self._presets, "no such preset", file, f"tables.{i}.at")
         return content
 
     def figures(self, paper: str) -> FigureFile:
         """Parsed `figures.yaml` of a paper.
 
         Raises:
-            UserError: also for a roofline of a model that is in no table of the paper.
+            UserError: also for a roofline of a model that is in no table of the paper, and for a surface over an axis
+                that a cell has no number for.
         """
         content = self._about_cells(FigureFile, paper, "figures")
-        for sweep in {panel.roofline for figure in content.figures for panel in figure.panels if panel.roofline}:
-            self.measured_model(paper, sweep)
+        for i, figure in enumerate(content.figures):
+            for j, panel in enumerate(figure.panels):
+                if panel.roofline:
+                    self.measured_model(paper, panel.roofline)
+                for k, axis in enumerate(panel.axes):
+                    self._check_axis(paper, panel.cells, axis, f"figures.{i}.panels.{j}.axes.{k}")
         return content
+
+    def _check_axis(self, paper: str, cells: Iterable[str], axis: str, key: str) -> None:
+        """Raise a UserError if a cell has no number at the dotted key `axis`."""
+        for name in cells:
+            cell = self.cell(id_of(paper, name))
+            try:
+                coordinate(cell, axis)
+            except ValueError:
+                raise UserError(
+                    f"{cell.id} has no number there",
+                    file=self._part(paper, "figures"),
+                    key=key,
+                    value=axis,
+                    allowed="keys of a cell with a number, such as trainer.group_size or reuse.lenience",
+                ) from None
 
     def measured_model(self, paper: str, sweep: PublishedSweep) -> tuple[DecompositionTable, DecodedModel]:
         """Table, and model in it, that a published sweep was measured with.
@@ -219,7 +252,13 @@ class Experiments(PaperFiles):
         content = read_yaml(file) if self.declaration(paper, part) else {}
         if file == self.cells_of(paper):
             content = {part: content[part]}
-        return parse(model, content, file, {"cells": [*cells, *self.cell_file(paper).bases]})
+        reported = self.reported(paper)
+        context = {
+            "cells": [*cells, *self.cell_file(paper).bases],
+            "benchmarks": self.benchmark_names(),
+            "reported": reported.quantities if reported else (),
+        }
+        return parse(model, content, file, context)
 
     def declaration(self, paper: str, part: str) -> str:
         """Name of the file with a paper's `tables`, `figures` or `claims`; empty if it has none.

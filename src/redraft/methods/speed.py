@@ -35,6 +35,9 @@ class Speed(ScheduleMethod):
     """
 
     order: ClassVar[int] = 20
+    counted: ClassVar[tuple[str, ...]] = (
+        *("prompts_screened", "prompts_qualified", "prompts_continued", "prompts_waiting", "prompts_dropped"),
+    )
     kind: Literal["speed"] = "speed"
     screening: int = Field(default=4, ge=2)
     """Responses that screen a prompt (N_init); the others (N_cont) follow. With one response nothing can pass."""
@@ -172,13 +175,9 @@ class SpeedSchedule:
         self.finished_groups += groups[: len(continued)]
         waiting = [*rest, *passed]
         self.qualified = waiting[max(0, len(waiting) - self.capacity) :]
-        self.counted = {
-            "prompts_screened": len(screened),
-            "prompts_qualified": len(passed),
-            "prompts_continued": len(continued),
-            "prompts_waiting": len(self.qualified),
-            "prompts_dropped": len(waiting) - len(self.qualified),
-        }
+        dropped = len(waiting) - len(self.qualified)
+        counts = (len(screened), len(passed), len(continued), len(self.qualified), dropped)
+        self.counted = dict(zip(self.speed.counted, counts, strict=True))
 
     def _qualifies(self, group: "Group") -> bool:
         correct = sum(sample.correct for sample in group.samples)

@@ -118,7 +118,7 @@ class CampaignPlan:
     def _check_paper(self, paper: str) -> None:
         """Read declarations that rules need only later, so that a mistake in them ends the call at once."""
         experiments, preset = self.experiments, self.preset
-        for cell in experiments.cells(paper, preset.default.get(paper)):
+        for cell in experiments.cells(paper, experiments.default_grids(preset, paper)):
             if not experiments.misfit(cell.id, preset.name):
                 experiments.run(cell.id, preset.seeds[0], preset.name)
                 experiments.seeds(cell, preset)
@@ -178,7 +178,7 @@ class CampaignPlan:
         `collect`, so that `collect` and the following rules run again. This takes seconds and loses nothing, since
         `collect` gathers every finished run.
         """
-        experiments, default, grids = self.experiments, self.preset.default.get(paper), []
+        experiments, default, grids = self.experiments, self.experiments.default_grids(self.preset, paper), []
         if "reproduction" in self.targets():
             grids += experiments.grids(paper, beyond_paper=False)
         if "extras" in self.targets():
@@ -198,7 +198,7 @@ class CampaignPlan:
         if misfit := experiments.misfit(cell_id, preset.name):
             return misfit
         run = experiments.run(cell_id, preset.seeds[0], preset.name)
-        default = [cell.id for cell in experiments.cells(run.paper, preset.default.get(run.paper))]
+        default = [cell.id for cell in experiments.cells(run.paper, experiments.default_grids(preset, run.paper))]
         missing = [file for file in problem_files(run.data) if not Path(file).exists()]
         if run.unsupported or cell_id in default or not missing:
             return run.unsupported
