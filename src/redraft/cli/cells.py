@@ -43,7 +43,7 @@ def list_cells(
     rows = [_row(cell, experiments, settings, layout) for cell in listed]
     if as_json:
         typer.echo(document("list", {"preset": preset, "papers": papers}, rows))
-    else:
+    elif rows or not mistakes:
         _print_cells(rows, settings, wide)
     for mistake in mistakes[:-1]:
         typer.echo(error_text(mistake), err=True)

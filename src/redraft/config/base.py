@@ -62,6 +62,25 @@ InnerPath = Annotated[str, AfterValidator(_stays_inside)]
 """Relative path, perhaps with `*`, that stays inside its folder."""
 
 
+# Bounds of sizes: a hundred times the largest published run. Larger values are typing errors that no machine can run.
+MOST_STEPS = 10**9
+MOST_PROMPTS = 10**6
+"""Prompts of a step."""
+MOST_RESPONSES = 4096
+"""Responses to a prompt in a step or an evaluation."""
+MOST_TOKENS = 2**20
+"""Tokens of a prompt or a response."""
+MOST_ROWS = 2**20
+"""Sequences in memory."""
+MOST_BATCHED_TOKENS = 2**30
+"""Tokens of a forward pass."""
+MOST_PROBLEMS = 10**7
+MOST_CPUS = 4096
+MOST_GPUS = 64
+"""GPUs of a node."""
+MOST_NODES = 4096
+LARGEST_SEED = 2**32 - 1
+"""Largest seed that all random number generators take."""
 LARGEST = 2**53
 """Bound of the absolute value of every integer. Larger ones lose digits as floating-point numbers."""
 

@@ -1,5 +1,6 @@
 """Configuration of cells, a paper's experiments without scale and seed, and of the grids that list them."""
 
+import re
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -14,14 +15,17 @@ from redraft.config.reuse import Reuse
 from redraft.config.schedule import Schedule
 from redraft.config.tables import Table
 
+LARGEST_FACTOR = 10**9
+_FRACTION = re.compile(r"[+-]?\d{1,20}(/\d{1,20}|(\.\d{0,20})?(e[+-]?\d{1,2})?)", flags=re.ASCII)
+
 
 def _fraction(value: Any) -> Fraction:
-    try:
-        factor = Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
-        raise ValueError("must be a number or a fraction such as 5/6") from None
-    if factor <= 0:
-        raise ValueError("must be above 0")
+    text = "" if isinstance(value, bool) else str(value) if isinstance(value, int | float | str | Fraction) else ""
+    if not _FRACTION.fullmatch(text) or (text.partition("/")[2].strip("0") == "" and "/" in text):
+        raise ValueError("must be a number or a fraction such as 5/6")
+    factor = Fraction(text)
+    if not Fraction(1, LARGEST_FACTOR) <= factor <= LARGEST_FACTOR:
+        raise ValueError(f"must be above 0, from 1/{LARGEST_FACTOR} to {LARGEST_FACTOR}")
     return factor
 
 

@@ -4,7 +4,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from redraft.config.base import Config, HubId, InnerPath, Name, WordyName
+from redraft.config.base import (
+    MOST_PROBLEMS,
+    MOST_RESPONSES,
+    MOST_TOKENS,
+    Config,
+    HubId,
+    InnerPath,
+    Name,
+    WordyName,
+)
 from redraft.config.generated import ArithmeticProblems, Generated, Grading, InstructionPrompts, WordProblems
 
 
@@ -14,7 +23,7 @@ class ProblemFile(Config):
     kind: Literal["file"] = "file"
     path: str
     """Path, absolute or relative to the repository's root."""
-    size: int = Field(ge=1)
+    size: int = Field(ge=1, le=MOST_PROBLEMS)
     """Number of problems that the file must have."""
 
 
@@ -38,11 +47,11 @@ class HubProblems(Config):
     """File with the same columns that is read instead if it is in the folder of local copies."""
     sha256: dict[str, str] = {}
     """Required SHA-256 hashes by file name; other files are not checked."""
-    size: int = Field(ge=1)
+    size: int = Field(ge=1, le=MOST_PROBLEMS)
     """Number of problems that are used, from the first one after `skip`."""
-    of: int | None = Field(default=None, ge=1)
+    of: int | None = Field(default=None, ge=1, le=MOST_PROBLEMS)
     """Number of problems that the files must have; `skip` + `size` if empty."""
-    skip: int = Field(default=0, ge=0)
+    skip: int = Field(default=0, ge=0, le=MOST_PROBLEMS)
     """Number of problems that are skipped at the front."""
     incomplete: dict[int, str] = {}
     """Sizes of known incomplete copies, each with a note on the missing problems. All problems of such a copy are
@@ -111,13 +120,13 @@ class Sampling(Config):
     chat: Literal["auto", "required", "never"] = "auto"
     """Use of the tokenizer's chat template; `auto` applies it if there is one."""
 
-    samples: int = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1, le=MOST_RESPONSES)
     """Samples per problem; accuracy is the correct share of size × samples (avg@samples)."""
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0, le=1000)
     """Sampling temperature; 0 selects the most probable token."""
     top_p: float = Field(default=0.95, gt=0, le=1)
     """Probability mass of nucleus sampling."""
-    max_new_tokens: int = Field(default=96, ge=1)
+    max_new_tokens: int = Field(default=96, ge=1, le=MOST_TOKENS)
     """Maximum response length, tokens."""
 
 

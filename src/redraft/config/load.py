@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from redraft.config import hyperparameters as trainers
 from redraft.config import own
-from redraft.config.base import PAPER, id_of, near
+from redraft.config.base import LARGEST_SEED, PAPER, id_of, near
 from redraft.config.cell import Cell, CellFile, coordinate
 from redraft.config.claims import ClaimFile
 from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling
@@ -22,13 +22,14 @@ from redraft.config.hyperparameters import HyperparameterFile
 from redraft.config.model import TinyModel
 from redraft.config.paper_files import PaperFiles
 from redraft.config.preset import Preset
-from redraft.config.read import check_known, parse, read_yaml
+from redraft.config.read import check_known, parse, read_yaml, shown
 from redraft.config.reported import Reported
 from redraft.config.tables import DecodedModel, DecompositionTable, TableFile, TargetTable
 from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 
 M = TypeVar("M", bound=BaseModel)
+LISTS_CELLS = "`redraft list` prints all cells"
 
 
 class Experiments(PaperFiles):
@@ -308,8 +309,9 @@ class Experiments(PaperFiles):
             return cells[name]
         if name in excluded:
             raise UserError(f"this cell is excluded: {excluded[name].reason}", file=file, key="cell", value=cell_id)
-        allowed = [f"{paper}/{c}" for c in near(name, cells)]
-        raise UserError("no such cell", file=file, key="cell", value=cell_id, allowed=allowed)
+        similar = near(name, cells)
+        known = {"allowed": [f"{paper}/{c}" for c in similar]} if len(similar) < len(cells) else {"hint": LISTS_CELLS}
+        raise UserError("no such cell", file=file, key="cell", value=shown(cell_id), **known)
 
     def find(self, name: str) -> str:
         """Id of a cell by its name or id. An id is returned without a check.
@@ -324,12 +326,9 @@ class Experiments(PaperFiles):
             raise UserError("several papers have a cell of this name", key="cell", value=name, allowed=ids)
         if not ids:
             every = {cell.name: cell.id for cell in self.readable(self.papers)[0]}
-            raise UserError(
-                "no paper has a cell of this name",
-                key="cell",
-                value=name,
-                allowed=[every[other] for other in near(name, every)],
-            )
+            similar = near(name, every)
+            known = {"allowed": [every[n] for n in similar]} if len(similar) < len(every) else {"hint": LISTS_CELLS}
+            raise UserError("no paper has a cell of this name", key="cell", value=shown(name), **known)
         return ids[0]
 
     def named_so(self, name: str) -> list[str]:
@@ -381,10 +380,10 @@ class Experiments(PaperFiles):
     @cache  # noqa: B019
     def _expanded(self, paper: str) -> Expanded:
         file = self.cells_of(paper)
-        return expand(paper, self.cell_file(paper), file, lambda base: self._base(base, file))
+        return expand(paper, self.cell_file(paper), file, lambda base, key: self._base(base, file, key))
 
-    def _base(self, base: str, file: Path) -> Cell:
-        """Cell that a grid of a file starts from.
+    def _base(self, base: str, file: Path, key: str) -> Cell:
+        """Cell that a grid of a file starts from, by the key of its name in the file.
 
         Raises:
             UserError: if there is no such cell, or if its file has bases itself; bases of bases could form a cycle.
@@ -394,7 +393,7 @@ class Experiments(PaperFiles):
             raise UserError(
                 "a base must be a cell of a paper whose cells have no base",
                 file=file,
-                key="base",
+                key=key,
                 value=base,
                 allowed=[name for name in self.papers if name not in self.own_papers],
             )
@@ -403,7 +402,7 @@ class Experiments(PaperFiles):
         except UserError as error:
             if error.key not in ("cell", "paper"):
                 raise  # a mistake in the base's file, which the error names
-            raise error.replace(message=f"base: {error.message}", file=file, key="base", value=base) from None
+            raise error.replace(message=f"base: {error.message}", file=file, key=key, value=base) from None
 
     # Runs
 
@@ -420,8 +419,8 @@ class Experiments(PaperFiles):
     def run_of(self, cell: Cell, seed: int, preset_name: str) -> Run:
         """Resolve a cell that may be in no file yet; otherwise as `run`."""
         preset = self.preset(preset_name)
-        if seed < 0:
-            raise UserError("a seed must be >= 0", key="seed", value=seed)
+        if not 0 <= seed <= LARGEST_SEED:
+            raise UserError("a seed must be >= 0", key="seed", value=shown(seed), allowed=f"0 to {LARGEST_SEED}")
         lacking, file = f"the preset has nothing for {cell.id}", self._preset(preset_name)
         check_known([cell.model], preset.models, lacking, file, "models")
         check_known([cell.data], preset.data, lacking, file, "data")

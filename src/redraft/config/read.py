@@ -172,7 +172,8 @@ WORDS = {
 def _words(error: ErrorDetails) -> str:
     """Message of an error in this project's words."""
     if (template := WORDS.get(error["type"])) is not None:
-        return template.format(**error.get("ctx", {}))
+        bounds = error.get("ctx", {}).items()
+        return template.format(**{name: f"{value:g}" if isinstance(value, float) else value for name, value in bounds})
     return error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
 
 

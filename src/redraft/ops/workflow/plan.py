@@ -33,7 +33,7 @@ class Call(Config):
 
     preset: str
     """Name of the preset."""
-    seeds: int | None = Field(default=None, ge=1)
+    seeds: int | None = Field(default=None, ge=1, le=1000)
     """Number of seeds, counted from 0; the preset's seeds if None."""
     papers: str = ""
     """Names of papers, separated by commas; if empty, the target and the preset decide."""
