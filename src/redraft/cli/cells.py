@@ -156,6 +156,33 @@ def _with_origins(text: str, settings: "Settings") -> str:
     return "\n".join([heading, *lines, ""])
 
 
+def check(
+    paper: Annotated[str, typer.Argument(help="A folder under experiments/; all of the preset if empty.")] = "",
+    preset: Preset = DEFAULT_PRESET,
+    cells: Cells = None,
+) -> None:
+    """Read all declarations at a preset, as `snakemake -n` does, and print the first mistake of every paper."""
+    from redraft.analysis.data.reported_tables import check_reported
+    from redraft.config import Experiments
+    from redraft.ops.workflow.plan import check_paper
+
+    experiments = Experiments()
+    settings, mistakes = experiments.preset(preset), []
+    papers = [paper] if paper else list(dict.fromkeys([*settings.default, *experiments.own_papers]))
+    for each in papers:
+        try:
+            check_paper(experiments, settings, each)
+            check_reported(experiments, each)
+        except UserError as mistake:
+            mistakes.append(mistake)
+    for mistake in mistakes[:-1]:
+        typer.echo(error_text(mistake), err=True)
+    if mistakes:
+        raise mistakes[-1]
+    number = len(experiments.readable(papers)[0])
+    typer.echo(f"no mistake in {len(papers)} papers with {number} cells at the preset {preset}")
+
+
 def schema(
     folder: Annotated[Path, typer.Argument(help="Folder of the JSON schemas.")] = Path("docs/schemas"),
     check: Annotated[bool, typer.Option(help="Only check that the reference and the tasks are up to date.")] = False,

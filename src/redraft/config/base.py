@@ -48,7 +48,8 @@ WordyName = Annotated[Name, AfterValidator(_no_number)]
 """Name that is not a number; a table with such a name would be misread."""
 
 
-HubId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
+HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
+HubId = Annotated[str, StringConstraints(pattern=HUB_ID)]
 """Repository on the hub: a name, usually with an owner."""
 
 

@@ -87,6 +87,11 @@ Data = Annotated[
 ]
 
 
+def problem_file(data: Data) -> str | None:
+    """The user's file of problems; None for other data."""
+    return data.path if isinstance(data, ProblemFile) else None
+
+
 def known_sizes(data: Data) -> set[int]:
     """Permitted sizes of a data set: its full size and those of known incomplete copies."""
     return {data.size, *(data.incomplete if isinstance(data, HubProblems) else ())}

@@ -14,12 +14,12 @@ from redraft.config import own
 from redraft.config.base import LARGEST_SEED, PAPER, id_of, near
 from redraft.config.cell import Cell, CellFile, coordinate
 from redraft.config.claims import ClaimFile
-from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling
+from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling, problem_file
 from redraft.config.experiment import Run
 from redraft.config.figures import FigureFile, PublishedSweep
 from redraft.config.grids import Expanded, expand
 from redraft.config.hyperparameters import HyperparameterFile
-from redraft.config.model import TinyModel
+from redraft.config.model import TinyModel, model_file
 from redraft.config.paper_files import PaperFiles
 from redraft.config.preset import Preset
 from redraft.config.read import check_known, parse, read_yaml, shown
@@ -27,6 +27,7 @@ from redraft.config.reported import Reported
 from redraft.config.tables import DecodedModel, DecompositionTable, TableFile, TargetTable
 from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
+from redraft.layout import Layout
 
 M = TypeVar("M", bound=BaseModel)
 LISTS_CELLS = "`redraft list` prints all cells"
@@ -451,6 +452,21 @@ class Experiments(PaperFiles):
             raise error.replace(message=message, file=self.cells_of(cell.paper)) from None
         return run
 
+    def check_sources(self, cell_id: str, preset_name: str) -> None:
+        """Check that the files of a cell's model, training problems and benchmarks exist on this machine.
+
+        Raises:
+            UserError: for the first missing one, with its key in the preset or in `benchmarks.yaml`.
+        """
+        cell, preset = self.cell(cell_id), self.preset_of(preset_name, cell_id)
+        file, benchmarks = self._preset(preset_name), self._benchmarks if preset.protocol else self._preset(preset_name)
+        prefix = "sets" if preset.protocol else "benchmarks"
+        if not Layout(preset_name).model(cell.model).exists():  # it was imported once
+            _check_exists(model_file(preset.models[cell.model]), file, f"models.{cell.model}.path")
+        _check_exists(problem_file(preset.data[cell.data]), file, f"data.{cell.data}.path")
+        for name, benchmark in preset.benchmarks.items():
+            _check_exists(problem_file(benchmark.data), benchmarks, f"{prefix}.{name}.data.path")
+
     def trainer_settings(self, cell: Cell, preset: Preset) -> trainers.Settings:
         """Settings of a cell's trainer at a preset, each with its origin (order: see `HyperparameterFile`).
 
@@ -499,3 +515,8 @@ class Experiments(PaperFiles):
             if TrainerConfig.model_fields[name].annotation is int and 0 < value < 1:
                 return f"{name} would be {value:g} at preset {preset.name}"
         return ""
+
+
+def _check_exists(path: str | None, file: Path, key: str) -> None:
+    if path is not None and not Path(path).exists():
+        raise UserError("no such file or folder", file=file, key=key, value=path)

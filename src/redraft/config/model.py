@@ -1,10 +1,11 @@
 """Configuration of models: a tiny one that the workflow trains, a checkpoint by path or hub id, or a GGUF file."""
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from redraft.config.base import LARGEST_SEED, MOST_ROWS, Config, InnerPath, Name
+from redraft.config.base import HUB_ID, LARGEST_SEED, MOST_ROWS, Config, InnerPath, Name
 from redraft.config.generated import BETWEEN_BLOCKS, ArithmeticProblems
 
 
@@ -110,3 +111,11 @@ class GgufModel(FoundModel):
 
 
 Model = Annotated[TinyModel | PretrainedModel | GgufModel, Field(discriminator="kind")]
+
+
+def model_file(model: Model) -> str | None:
+    """Local file or folder of a model; None if it is generated, or from a package or the hub."""
+    if isinstance(model, GgufModel):
+        return model.path
+    is_local = isinstance(model, PretrainedModel) and not re.fullmatch(HUB_ID, model.path)
+    return model.path if is_local else None
