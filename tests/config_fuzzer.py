@@ -132,14 +132,11 @@ def mutants(seed, count, files=FILES):
     """
     rng = random.Random(seed)
     texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
-    dumps = {
-        file: yaml.dump(yaml.load(text, Loader=yaml.CSafeLoader), Dumper=yaml.CSafeDumper)
-        for file, text in texts.items()
-    }
+    trees = {file: yaml.load(text, Loader=yaml.CSafeLoader) for file, text in texts.items()}
     for _ in range(count):
         file = rng.choice(files)
         if rng.random() < 0.7:
-            tree = yaml.load(dumps[file], Loader=yaml.CSafeLoader)
+            tree = deepcopy(trees[file])
             for _ in range(rng.choice([1, 1, 1, 2, 4])):
                 _mutate_tree(tree, rng)
             text = yaml.dump(tree, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from redraft.analysis.cost.campaign_cost import costs_of
 from redraft.config import Experiments, load, run_fingerprint
 from redraft.config.read import read_yaml
 from redraft.config.requests import request_of
@@ -59,6 +60,7 @@ def use(root, file):
                     yaml.dump(run.model_dump(mode="json"), Dumper=yaml.CSafeDumper)
                     run_fingerprint(run)
                     experiments.seeds(cell, preset)
+            costs_of(cells[:2], experiments, preset, Layout(name, root / "results"))
             for stage in ("train", "evaluate", "grade"):
                 request_of(stage, preset)
         status.target(Layout(name, root / "results"), experiments)
