@@ -100,7 +100,9 @@ def _at(tree, path):
 
 def _mutate_tree(tree, rng):
     """Change one node of a tree in place."""
-    path = rng.choice(list(_nodes(tree)))
+    if not (nodes := list(_nodes(tree))):
+        return  # all of it was deleted
+    path = rng.choice(nodes)
     parent, key = _at(tree, path[:-1]), path[-1]
     kind = rng.randrange(6)
     if kind == 0:

@@ -159,6 +159,7 @@ def _with_origins(text: str, settings: "Settings") -> str:
 def check(
     paper: Annotated[str, typer.Argument(help="A folder under experiments/; all of the preset if empty.")] = "",
     preset: Preset = DEFAULT_PRESET,
+    as_json: AsJson = False,
     cells: Cells = None,
 ) -> None:
     """Read all declarations at a preset, as `snakemake -n` does, and print the first mistake of every paper."""
@@ -167,20 +168,24 @@ def check(
     from redraft.ops.workflow.plan import check_paper
 
     experiments = Experiments()
-    settings, mistakes = experiments.preset(preset), []
+    settings, mistakes = experiments.preset(preset), {}
     papers = [paper] if paper else list(dict.fromkeys([*settings.default, *experiments.own_papers]))
     for each in papers:
         try:
             check_paper(experiments, settings, each)
             check_reported(experiments, each)
         except UserError as mistake:
-            mistakes.append(mistake)
-    for mistake in mistakes[:-1]:
+            mistakes[each] = mistake
+    if as_json:
+        rows = [{"paper": each, "mistake": str(mistakes[each]) if each in mistakes else None} for each in papers]
+        typer.echo(document("check", {"preset": preset, "papers": papers}, rows))
+    elif not mistakes:
+        number = len(experiments.readable(papers)[0])
+        typer.echo(f"no mistake in {number} cells of {len(papers)} papers at the preset {preset}")
+    for mistake in mistakes.values():
         typer.echo(error_text(mistake), err=True)
     if mistakes:
-        raise mistakes[-1]
-    number = len(experiments.readable(papers)[0])
-    typer.echo(f"no mistake in {len(papers)} papers with {number} cells at the preset {preset}")
+        raise typer.Exit(2)
 
 
 def schema(

@@ -95,8 +95,9 @@ def invalid(message: str, allowed: str = "", at: tuple[str | int, ...] = (), **v
         at: path of the wrong key below the validated value; empty for the value itself.
         value: `value=…`, if the wrong value is not the one at that path.
     """
-    # The message is a field of the context, since Pydantic would format braces in it.
-    return PydanticCustomError("invalid", "{message}", {"message": message, "expected": allowed, "at": at, **value})
+    # The message is a field of the context, since Pydantic would format braces in it. Names in it may be of any length.
+    shortened = {"message": message[:1000], "expected": allowed[:10_000]}
+    return PydanticCustomError("invalid", "{message}", {**shortened, "at": at, **value})
 
 
 def _number(value: Any) -> Any:

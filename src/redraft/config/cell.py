@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
 from redraft.config.algorithm import Algorithm
-from redraft.config.base import CellId, Config, Label, Name, PaperName
+from redraft.config.base import CellId, Config, Label, Name, PaperName, invalid
 from redraft.config.decoding import Decoding, Plain
 from redraft.config.figures import Figure
 from redraft.config.hyperparameters import TrainerFields
@@ -128,7 +128,7 @@ class Grid(Config):
         for fragment in (self.cell, *(fragment for axis in self.axes.values() for fragment in axis.values())):
             for key in ("paper", "name", "base"):
                 if key in fragment:
-                    raise ValueError(
+                    raise invalid(
                         f"{key} ({fragment[key]}) follows from the folder, the labels or the grid and cannot be set"
                     )
         return self

@@ -13,6 +13,7 @@ from redraft.config.base import (
     InnerPath,
     Name,
     WordyName,
+    invalid,
 )
 from redraft.config.generated import ArithmeticProblems, Generated, Grading, InstructionPrompts, WordProblems
 
@@ -70,10 +71,10 @@ class HubProblems(Config):
     @model_validator(mode="after")
     def _consistent(self) -> "HubProblems":
         if self.rows < self.skip + self.size:
-            raise ValueError(f"skip and size ({self.skip} + {self.size}) must not exceed of ({self.of})")
+            raise invalid(f"skip and size ({self.skip} + {self.size}) must not exceed of ({self.of})", at=("size",))
         needed = ["{problem}"] if self.choices is None else ["{problem}", "{choices}"]
         if missing := [name for name in needed if name not in self.template]:
-            raise ValueError(f"template must contain {missing[0]}")
+            raise invalid(f"template must contain {missing[0]}", at=("template",))
         return self
 
     @property
@@ -115,7 +116,7 @@ class ProblemSet(Config):
     @model_validator(mode="after")
     def _graded_by_its_grader(self) -> Self:
         if isinstance(self.data, Generated) and self.grading != self.data.grading:
-            raise ValueError(f"problems of kind {self.data.kind} need grading: {self.data.grading}")
+            raise invalid(f"problems of kind {self.data.kind} need grading: {self.data.grading}", at=("grading",))
         return self
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from redraft.config.base import LARGEST_SEED, MOST_PROBLEMS, Config, distinct
+from redraft.config.base import LARGEST_SEED, MOST_PROBLEMS, Config, distinct, invalid
 
 BETWEEN_BLOCKS = 1000
 """Distance between the seeds of data and models in successive blocks of seeds (`Preset.blocks`)."""
@@ -45,7 +45,9 @@ class ArithmeticProblems(Generated):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min_terms > self.max_terms:
-            raise ValueError(f"min_terms ({self.min_terms}) must not exceed max_terms ({self.max_terms})")
+            raise invalid(
+                f"min_terms ({self.min_terms}) must not exceed max_terms ({self.max_terms})", at=("min_terms",)
+            )
         return self
 
 
