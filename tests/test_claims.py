@@ -21,7 +21,7 @@ from redraft.analysis.claims.tests import FEWEST, cells_of, comparison_set
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
-from redraft.analysis.data.quantities import ACCURACY, RUN_QUANTITIES
+from redraft.analysis.data.quantities import RUN_QUANTITIES
 from redraft.config import (
     Bound,
     Claim,
@@ -38,7 +38,7 @@ from redraft.config import (
     Trend,
 )
 from redraft.config.base import STEP_STAGES
-from redraft.errors import UserError
+from redraft.config.quantities import ACCURACY
 from tests.measured import judge
 
 ROOT = Path(__file__).parents[1]
@@ -335,11 +335,12 @@ def test_what_only_the_paper_s_scale_can_decide_is_inconclusive_elsewhere_and_ou
     assert "0.05" in elsewhere["evidence"]
 
 
-def test_a_benchmark_of_another_scale_is_not_run_and_an_unknown_one_is_an_error(runs):
-    test = Compare(quantity="accuracy:ifeval", cell=B, baseline=A, expected="above", threshold=0)
+@pytest.mark.parametrize("name", ["ifeval", "out-of-distribution"])
+def test_a_benchmark_or_role_that_the_preset_leaves_out_is_not_run(runs, name):
+    runs = Runs(runs.runs, runs.steps, runs.scores[runs.scores["role"] == "in-distribution"])
+    test = Compare(quantity=f"accuracy:{name}", cell=B, baseline=A, expected="above", threshold=0)
     assert judged(test, runs, paper_scale=False, scale="paper")["verdict"] == NOT_RUN
-    with pytest.raises(UserError, match="no such benchmark"):
-        judged(test, runs, paper_scale=False)
+    assert judged(test, runs, paper_scale=False)["verdict"] == NOT_RUN
 
 
 def test_a_claim_points_to_the_runs_of_all_its_cells(runs):
@@ -436,7 +437,7 @@ def test_claims_that_cannot_be_meant_are_refused(kind, fields, words):
     with pytest.raises(ValidationError, match=words):
         tokens(kind, **fields)
     with pytest.raises(ValidationError, match="3 quantities need 2"):
-        Trend(quantities=["a", "b", "c"], cells=[A], expected=["falls"])
+        Trend(quantities=["reward", "kl", "entropy"], cells=[A], expected=["falls"])
 
 
 # The paper's own tables

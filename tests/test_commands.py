@@ -203,13 +203,15 @@ def test_cost_fits_80_columns_and_letters_stand_for_its_sources(folder, scale):
 def test_a_run_as_json_has_its_quantities_by_seed_and_its_jobs_write_to_standard_error(folder, monkeypatch):
     calls = []
 
-    def finished(command, stdout, check):
+    def finished(command, results, stdout):
+        assert results == Path("results")
         calls.append((command, stdout))
         for seed in (0, 2):
             finish(folder, CELLS[0], seed=seed, correct=3 - seed)
-        return subprocess.CompletedProcess(command, 0)
+        return 0
 
-    monkeypatch.setattr("redraft.cli.runs.subprocess.run", finished)
+    monkeypatch.setattr("redraft.ops.workflow.call.call", finished)
+    (folder / "Snakefile").touch()
     found = document(folder, "run", CELLS[0], "--seed", "0", "--seed", "2")
     ((command, stdout),) = calls
     assert stdout is sys.stderr
@@ -222,11 +224,12 @@ def test_a_run_as_json_has_its_quantities_by_seed_and_its_jobs_write_to_standard
 def test_a_run_whose_jobs_fail_ends_with_their_exit_code_and_prints_no_quantities(folder, monkeypatch, capsys):
     calls = []
 
-    def failed(command, stdout, check):
+    def failed(command, results, stdout):
         calls.append(command)
-        return subprocess.CompletedProcess(command, 3)
+        return 3
 
-    monkeypatch.setattr("redraft.cli.runs.subprocess.run", failed)
+    monkeypatch.setattr("redraft.ops.workflow.call.call", failed)
+    (folder / "Snakefile").touch()
     monkeypatch.chdir(folder)
     with pytest.raises(SystemExit) as end:
         main(["run", CELLS[0], "--preset", "smoke"])

@@ -408,7 +408,7 @@ WRONG = {
     "unknown key": (
         "spec_rl/cells.yaml",
         lambda c: grid_of(c, "lenience")["axes"]["reuse"]["spec"]["reuse"].update(leniency=2),
-        ["key:     reuse.leniency\n", "lenience"],
+        ["key:     grids.1.axes.reuse.spec.reuse.leniency\n", "lenience"],
     ),
     "negative lenience": (
         "spec_rl/cells.yaml",
@@ -509,7 +509,9 @@ def test_the_key_of_an_error_in_a_union_is_a_path_in_the_file(where):
     for content, path in mistakes:
         with pytest.raises(ValidationError) as error:
             alone.model_validate({name: content})
-        keys = {read._path_in_file(each, {name: content}): each["type"] for each in error.value.errors()}
+        keys = {
+            ".".join(map(str, read.path_in_file(each, {name: content}))): each["type"] for each in error.value.errors()
+        }
         assert ".".join(map(str, [name, *path])) in keys
         for key, kind in keys.items():
             node = {name: content}
@@ -562,13 +564,20 @@ WRONG_PRESET = {
     ),
     "a seed twice for a grid": (
         lambda p: p.update(more_seeds={"spec_rl": {"pair": [3, 1]}}),
-        ["more_seeds of spec_rl", "twice", "1"],
+        ["more_seeds.spec_rl.pair", "twice", "1"],
     ),
     "an unknown key": (lambda p: p["trainer"].update(epoch=3), ["trainer.epoch", "epochs"]),
-    "no temperature": (lambda p: p["trainer"].update(temperature=0), ["trainer.temperature", "greater than 0"]),
+    "an unknown first paper": (lambda p: p.update(first=["spec"]), ["first.0", "'spec'", "spec_rl"]),
+    "an infinite share": (
+        lambda p: p["engine"].update(gpu_memory_utilization=float("nan")),
+        ["engine.gpu_memory_utilization", "finite"],
+    ),
+    "a thousand million threads": (lambda p: p["engine"].update(threads=1e9), ["engine.threads", "at most 4096"]),
+    "true for a number": (lambda p: p["engine"].update(threads=True), ["engine.threads", "not true or false"]),
+    "no temperature": (lambda p: p["trainer"].update(temperature=0), ["trainer.temperature", "at least 0.001"]),
     "an infinite temperature": (
         lambda p: p["trainer"].update(temperature=float("inf")),
-        ["trainer.temperature", "finite"],
+        ["trainer.temperature", "at most 1000"],
     ),
     "a value out of range": (
         lambda p: p["trainer"].update(learning_rate=0),
@@ -661,6 +670,41 @@ def test_a_preset_that_fits_no_run_is_named_with_file_key_and_value(experiments,
     assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
 
 
+def test_an_unknown_default_grid_is_named_with_the_preset_that_names_it(experiments):
+    path = change(experiments, "presets/tiny.yaml", lambda p: p["default"].update(spec_rl=["smok"]))
+    mine = Experiments(experiments)
+    with pytest.raises(UserError, match=r"no such grid") as error:
+        mine.default_grids(mine.preset("tiny"), "spec_rl")
+    assert (error.value.file, error.value.key, error.value.value) == (path, "default.spec_rl", "smok")
+
+
+def test_the_hint_to_exclude_a_combination_is_given_only_where_the_label_fits_another_one(experiments):
+    """`lenience` fits `spec` and not `vanilla`; a misspelled key fits nothing."""
+    found = {}
+    for key in ("lenience", "leniency"):
+        path = experiments / "experiments/spec_rl/cells.yaml"
+        shutil.copy(ROOT / "experiments/spec_rl/cells.yaml", path)
+        change(
+            experiments,
+            "spec_rl/cells.yaml",
+            lambda c, key=key: grid_of(c, "lenience")["axes"]["lenience"].update(l3={"reuse": {key: 3}}),
+        )
+        with pytest.raises(UserError) as error:
+            Experiments(experiments).cells("spec_rl")
+        found[key] = error.value
+    assert found["lenience"].key == "grids.1.axes.lenience.l3.reuse.lenience"
+    assert "`exclude`" in found["lenience"].hint
+    assert found["leniency"].key == "grids.1.axes.lenience.l3.reuse.leniency"
+    assert found["leniency"].hint is None
+
+
+def test_a_grid_of_too_many_combinations_is_refused_at_once(experiments):
+    axes = {f"a{i}": {f"x{i}{j}": {} for j in range(10)} for i in range(40)}
+    change(experiments, "spec_rl/cells.yaml", lambda c: grid_of(c, "lenience").update(axes=axes, exclude=[]))
+    with pytest.raises(UserError, match=r"combinations(.|\n)*grids\.1"):
+        Experiments(experiments).cells("spec_rl")
+
+
 def test_a_key_that_occurs_twice_is_refused(experiments):
     path = experiments / "experiments/presets/tiny.yaml"
     path.write_text(path.read_text() + "\nname: tiny\n")
@@ -719,12 +763,12 @@ WRONG_REPORT = {
     "a pair of one cell": (
         "claims",
         lambda c: next(x for x in c["claims"] if x["test"].get("pair"))["test"]["pair"].pop(),
-        ["test.pair.1", "Field required"],
+        ["test.pair.1", "this key is missing"],
     ),
     "a misspelled key": (
         "tables",
         lambda c: c["tables"][0].update(base=c["tables"][0].pop("baseline")),
-        ["tables.0.base", "Extra inputs", "baseline"],
+        ["tables.0.base", "there is no such key", "baseline"],
     ),
     "a claim twice": ("claims", lambda c: c["claims"].append(c["claims"][0]), ["reuse-saves-tokens", "twice"]),
     "a row of no cell": (

@@ -194,7 +194,13 @@ def test_a_difference_is_what_makes_one_cell_of_another(experiments):
     ("settings", "words"),
     [
         (["trainer.group_siz=16"], ["--set", "trainer.group_siz", "16", "group_size"]),
-        (["trainer.group_size=1"], ["--set", "trainer.group_size", "greater than or equal to 2"]),
+        (["trainer.group_size=1"], ["--set", "trainer.group_size", "at least 2"]),
+        (["trainer.group_size=1e9"], ["--set", "trainer.group_size", "at most 4096"]),
+        (["trainer.epochs=1e300"], ["--set", "trainer.epochs", "at most 1e+06"]),
+        (["trainer.max_response_tokens=true"], ["--set", "trainer.max_response_tokens", "not true or false"]),
+        (["foo=1"], ["--set", "key:     foo", "allowed: algorithm, data, decoding, model, reuse, schedule, trainer, "]),
+        (["trainer_factors.reward=2"], ["--set", "trainer_factors.reward", "no number", "allowed: epochs, evaluate"]),
+        (["trainer.prompts_per_step=7"], ["--set", "key:     trainer.prompts_per_step", "does not fit", "smoke.yaml"]),
         (["trainer.group_size=many"], ["--set", "trainer.group_size", "many"]),
         (["method.lenience=1"], ["--set", "method", "allowed", "reuse"]),
         (["reuse.lenience=-1"], ["--set", "lenience", "-1", "e^x"]),
@@ -207,7 +213,7 @@ def test_a_difference_is_what_makes_one_cell_of_another(experiments):
         (["base=spec_rl/grpo-vanilla"], ["--set", "base", "cannot be set"]),
         (["trainer.group_size=4", "trainer.group_size=8"], ["twice", "trainer.group_size"]),
         (["reuse={kind: random}", "reuse.kind=random"], ["twice", "reuse.kind"]),
-        (["model=gpt-9"], ["preset", "models", "gpt-9", "qwen3-1.7b-base"]),
+        (["model=gpt-9"], ["--set: the preset has nothing", "key:     model", "gpt-9", "qwen3-1.7b-base"]),
         (["trainer.prompts_per_update=3"], ["--set", "trainer.prompts_per_update", "divide"]),
         (["schedule={kind: speed, screening: 4}"], ["group_size", "screening"]),
     ],
@@ -238,7 +244,9 @@ def test_seeds(texts, seeds):
     assert variants.seeds_of(texts) == seeds
 
 
-@pytest.mark.parametrize("texts", [["-1"], ["2-0"], ["a"], [""], ["0,"], ["0-2", "1"], ["1", "1"]])
+@pytest.mark.parametrize(
+    "texts", [["-1"], ["2-0"], ["a"], [""], ["0,"], ["0-2", "1"], ["1", "1"], ["0-1000000"], ["9" * 99], ["4294967296"]]
+)
 def test_what_are_no_seeds(texts):
     assert "--seed" in message(variants.seeds_of, texts)
 
@@ -574,6 +582,27 @@ def test_list_names_the_rest_and_ends_with_the_mistake(folder, monkeypatch, caps
     assert "grpo-spec-l0.5" in printed.out
     assert "ar3po/cells.yaml" in printed.err
     assert "titel" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "absent"),
+    [
+        (["list", "foo"], ["no such paper", "foo"], ["0 cells"]),
+        (["cost", "foo"], ["nothing is called so", "ladder"], ["pair, pair", "smoke, smoke", "core, core"]),
+        (["show", "xx"], ["no paper has a cell of this name", "redraft list"], ["grpo"]),
+        (["show", "spec_rl/xx"], ["no such cell", "redraft list"], ["grpo"]),
+    ],
+)
+def test_an_unknown_name_is_one_error_without_unrelated_names(folder, monkeypatch, capsys, command, words, absent):
+    from redraft.cli.app import main
+
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as end:
+        main(command)
+    printed = capsys.readouterr()
+    assert (end.value.code, printed.out) == (2, "")
+    assert all(word in printed.err for word in words), printed.err
+    assert not any(word in printed.err for word in absent), printed.err
 
 
 def test_a_label_that_an_exclusion_forgot_is_named_with_its_grid_and_file(folder):

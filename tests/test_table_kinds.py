@@ -118,8 +118,6 @@ def test_the_first_hour_and_the_first_step_at_which_a_target_is_reached():
     assert by_seed(RUNS, "hours_to:10:accuracy:all", SLOW)[0] == 0.0, "the initial policy is there at once"
     assert by_seed(RUNS, "steps_to:0.3:reward", SLOW)[0] == 4.0, "at the end of the fourth step"
     assert by_seed(RUNS, "steps_to:0.3:reward", SLOW, at=3)[0] == math.inf
-    with pytest.raises(UserError, match="no value to reach"):
-        by_seed(RUNS, "hours_to:accuracy:all", SLOW)
 
 
 def test_a_target_table_shows_hours_speedups_daggers_and_means():
@@ -209,11 +207,12 @@ def test_a_target_has_another_value_in_a_group_and_others_at_a_preset():
     [
         (
             {"at": {"medium": [{"name": "x", "title": "x", "quantity": "accuracy:all", "at_least": 1}]}},
-            r"no such preset\n  key:     table 101, at\n  value:   'medium'\n  allowed: (.*)tiny",
+            r"no such preset\n  key:     tables.0.at\n  value:   'medium'\n  allowed: (.*)tiny",
         ),
         (
             {"targets": [{"name": "x", "title": "x", "quantity": "accuracy:math500+mathh", "at_least": 1}]},
-            r"no such benchmark or role\n  key:     table 101, target x\n  value:   'accuracy:math500\+mathh'",
+            r"no such benchmark or role\n  key:     tables.0.targets.0.quantity\n"
+            r"  value:   'accuracy:math500\+mathh'\n  allowed: math500",
         ),
     ],
 )
@@ -230,8 +229,7 @@ def test_an_accuracy_of_several_benchmarks_is_their_mean():
     runs = Runs(RUNS.runs, RUNS.steps, pd.concat([RUNS.scores, other]))
     assert by_seed(runs, "accuracy:arithmetic+arithmetic-minus", SLOW)[0] == 45.0
     assert by_seed(runs, "hours_to:30:accuracy:arithmetic+arithmetic-minus", SLOW)[0] == 8.0, "25 %, then 35 %"
-    with pytest.raises(UserError, match="no such benchmark"):
-        by_seed(runs, "accuracy:arithmetic+luck", SLOW)
+    assert by_seed(runs, "accuracy:arithmetic+math500", SLOW) == {}, "not the mean of those that were sampled"
 
 
 def test_reported_hours_stand_beside_at_the_paper_s_scale_and_speedups_at_any():
@@ -249,13 +247,11 @@ def test_reported_hours_stand_beside_at_the_paper_s_scale_and_speedups_at_any():
     assert cells.loc[("slow", "high"), "verdict"] == "agrees", "neither the run nor the paper's reached it"
 
 
-def test_a_benchmark_that_the_preset_leaves_out_is_not_missing_and_an_unknown_one_is_an_error():
-    targets = [TARGETS.targets[0].model_copy(update={"quantity": "accuracy:math500"})]
+@pytest.mark.parametrize("name", ["math500", "out-of-distribution", "math500+arithmetic"])
+def test_a_benchmark_or_role_that_the_preset_leaves_out_is_not_missing(name):
+    targets = [TARGETS.targets[0].model_copy(update={"quantity": f"accuracy:{name}"})]
     _, cells = made(TARGETS.model_copy(update={"targets": targets}))
     assert set(cells["verdict"]) == {"not applicable"}
-    targets = [TARGETS.targets[0].model_copy(update={"quantity": "accuracy:math5000"})]
-    with pytest.raises(UserError, match="no such benchmark"):
-        made(TARGETS.model_copy(update={"targets": targets}))
 
 
 # Stages
@@ -410,7 +406,7 @@ def test_a_target_may_be_the_mean_of_several_fields_and_another_one_in_a_group(c
     cells = replayed(PublishedTable.model_validate(content))
     assert (cells.loc[("slow", "both"), "reproduced"], cells.loc[("fast", "both"), "reproduced"]) == (math.inf, 1.0)
     target["in_groups"] = {"tiny": 0.1}
-    with pytest.raises(ValidationError, match=r"in_groups \(tiny\) of both must be a group of rows \(large, small\)"):
+    with pytest.raises(ValidationError, match=r"in_groups \(tiny\) must be a group of rows"):
         PublishedTable.model_validate(content)
 
 
@@ -430,7 +426,7 @@ def test_whatever_steps_record_is_a_quantity_by_its_own_name():
     assert by_seed(RUNS, "mean@2-4:responses", SLOW)[0] == 6.0, "7, 6 and 5"
     assert (by_seed(RUNS, "max@3-9:responses", SLOW)[0], by_seed(RUNS, "sum@1-2:responses", SLOW)[0]) == (6.0, 15.0)
     for unknown in ("mean:luck", "median:responses", "mean@2:responses"):
-        with pytest.raises(UserError, match="no such quantity of a run(.|\n)*mean:<number of a step>"):
+        with pytest.raises(UserError, match="no such quantity of a run(.|\n)*mean:<quantity of a step>"):
             by_seed(RUNS, unknown, SLOW)
 
 

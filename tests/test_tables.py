@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
@@ -400,8 +401,10 @@ def test_the_mean_row_needs_all_rows_and_leaves_the_baselines_out(runs):
 
 
 def test_an_unknown_speedup_is_named(runs):
-    column = Column(name="x", title="x", quantity="speedup:lucky")
-    table = CellTable(
+    with pytest.raises(ValidationError, match="no such speedup(.|\n)*lucky"):
+        Column(name="x", title="x", quantity="speedup:lucky")
+    column = Column.model_construct(name="x", title="x", quantity="speedup:lucky")
+    table = CellTable.model_construct(
         number=104, title="t", baseline="grpo-vanilla", columns=[column], rows=[Row(label="a", cell="grpo-vanilla")]
     )
     with pytest.raises(UserError, match="no such speedup(.|\n)*lucky(.|\n)*speedup:honest"):

@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 
 from redraft.analysis.claims.tests import Comparison, cells_of, comparison_set
-from redraft.analysis.data.quantities import ACCURACY
 from redraft.analysis.data.reported_tables import ReportedTable, match_of, read_reported
 from redraft.analysis.data.statistics import PAIRINGS
 from redraft.config import Cell, Claim, Experiments, Printed, Reported
+from redraft.config.quantities import ACCURACY
 from redraft.config.reported import ReportedQuantity
 
 SUPPORTED, NOT_SUPPORTED, NOT_IN_TABLES = "supported", "not supported", "not in the tables"

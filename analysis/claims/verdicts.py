@@ -27,23 +27,20 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class RunValues:
-    """Values of the finished runs; a source of `redraft.analysis.claims.tests`.
+    """Values of the finished runs of a paper; a source of `redraft.analysis.claims.tests`.
 
-    Attributes:
-        measured: of all runs of a paper.
-        missing_benchmarks_allowed: whether a benchmark that the preset does not have is absent instead of an error.
+    A benchmark that the preset does not sample has no values.
     """
 
     measured: Measured
-    missing_benchmarks_allowed: bool = False
 
     def values(self, quantity: str, cell: str) -> dict[int, float]:
         """A quantity of a cell by seed, no NaN."""
-        return {} if self._unknown(quantity) else _finite(self.measured.values(quantity, cell))
+        return {} if self._unsampled(quantity) else _finite(self.measured.values(quantity, cell))
 
     def trajectory(self, quantity: str, cell: str) -> dict[int, list[float]]:
         """A quantity of each kept policy of a cell in the order of training, by seed."""
-        if self._unknown(quantity):
+        if self._unsampled(quantity):
             return {}
         scores = self.measured.runs.scores
         found: dict[int, list[float]] = {}
@@ -52,13 +49,9 @@ class RunValues:
                 found.setdefault(seed, []).append(value)
         return found
 
-    def _unknown(self, quantity: str) -> bool:
+    def _unsampled(self, quantity: str) -> bool:
         scores = self.measured.runs.scores
-        return self.missing_benchmarks_allowed and not set(of_accuracy(quantity)) <= {
-            "all",
-            *scores["benchmark"],
-            *scores["role"],
-        }
+        return not {"all", *scores["benchmark"], *scores["role"]}.issuperset(of_accuracy(quantity))
 
 
 @dataclass(frozen=True)
@@ -104,11 +97,11 @@ class ClaimOnRuns:
 
 def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list[ClaimOnRuns]:
     """Each claim's question. One about seconds is decided only where equal work took about equal time."""
-    sources = {here: RunValues(measured, missing_benchmarks_allowed=not here) for here in (True, False)}
+    values = RunValues(measured)
     return [
         ClaimOnRuns(
             claim,
-            comparison_set(claim.test, sources[paper_scale or claim.scale == "any"]),
+            comparison_set(claim.test, values),
             _undecidable(claim, paper_scale, measured.runs),
         )
         for claim in claims

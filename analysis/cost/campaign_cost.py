@@ -90,7 +90,10 @@ def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]
     if target == "reproduction":
         return [cell for paper in preset.default for cell in _wanted(experiments, preset, paper)]
     if target == "extras":
-        grids = {paper: grids + experiments.grids(paper, beyond_paper=True) for paper, grids in preset.default.items()}
+        grids = {
+            paper: (experiments.default_grids(preset, paper) or []) + experiments.grids(paper, beyond_paper=True)
+            for paper in preset.default
+        }
         return [cell for paper in grids for cell in experiments.cells(paper, grids[paper])]
     paper, _, name = target.rpartition("/")
     names = {p: {grid.name for grid in experiments.cell_file(p).grids} for p in ([paper] if paper else preset.default)}
@@ -100,7 +103,7 @@ def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]
         return [experiments.cell(experiments.find(name))]
     if not paper:
         grids_of_all = [grid for grids in names.values() for grid in grids]
-        allowed = ["reproduction", "extras", *experiments.papers, *grids_of_all, "paper/cell"]
+        allowed = {"reproduction", "extras", *experiments.papers, *grids_of_all, "paper/cell"}
         raise UserError("nothing is called so", key="target", value=target, allowed=allowed)
     return [experiments.cell(target)]
 

@@ -10,9 +10,10 @@ import pandas as pd
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.prompt_frames import over_bins
-from redraft.analysis.data.quantities import ACCURACY, by_seed, noise_by_seed, over_time
+from redraft.analysis.data.quantities import by_seed, noise_by_seed, over_time
 from redraft.analysis.data.statistics import Family
 from redraft.config import Clock, Panel
+from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
 from redraft.files import atomic, read_json, read_parquet, write_json
 from redraft.provenance import check_hashes, hashes

@@ -13,13 +13,11 @@ import pandas as pd
 
 from redraft.analysis.data.collect import Runs
 from redraft.config import Panel, Run, Staged
+from redraft.config.quantities import SHARE
 from redraft.errors import UserError
 from redraft.files import read_parquet
 from redraft.rollout.types import CORRECT
 from redraft.tasks.answers import Outcome
-
-SHARE = "share"
-"""Quantity of a bin: the share of prompts in it."""
 
 KEY = ["step", "epoch", "prompt"]
 """A visit of a prompt."""

@@ -16,16 +16,24 @@ import pandas as pd
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.prompt_frames import in_bin, of_prompts, quantities_of_bins
-from redraft.analysis.data.speculation import MEASURED, correlation, token_acceptance, token_acceptance_from
+from redraft.analysis.data.speculation import correlation, token_acceptance, token_acceptance_from
 from redraft.analysis.data.statistics import noise_floor
 from redraft.config.base import STEP_STAGES
 from redraft.config.decoding import BLOCK_STARTS
+from redraft.config.quantities import (
+    ACCURACY,
+    AT_EQUAL,
+    BIN,
+    CORRELATION,
+    FIRST_REACHED,
+    FORMS,
+    SECONDS,
+    WINDOW,
+    fields,
+)
 from redraft.errors import UserError
 
 Reduce = Callable[[pd.DataFrame], float]
-
-SECONDS = "seconds:"
-"""Prefix of the mean seconds a step of a stage, or `total`."""
 
 
 def _last_epoch(column: str) -> Reduce:
@@ -86,16 +94,6 @@ REDUCTIONS: dict[str, Callable[[str], Reduce]] = {
 }
 """Prefix of a quantity of a run to how it is made of a quantity of its steps; epochs are means of their steps.
 `reuse_epochs` are all but the first, which has no drafts."""
-WINDOW = re.compile(r"(sum|mean|max)@(\d+)-(\d+)")
-WINDOWED = "mean@<first step>-<last step>:<number of a step>"
-"""The same of some steps, which count from 1: `mean@2-101:tokens_decoded` leaves the first one out."""
-CORRELATION = "correlation:"
-CORRELATED = "correlation:<number of a step>:<number of a step>"
-"""Pearson's coefficient of two numbers over the steps of a run: `correlation:entropy:block_efficiency`."""
-BIN = re.compile(r"bin@([\d.]+)-([\d.]+):(\w+):(\w+)")
-BINNED = "bin@<low>-<high>:<quantity of a prompt that chooses the bin>:<quantity of a prompt, or share>"
-"""Mean over the visits of prompts in a bin, or their share: `bin@0-0.2:pass_rate_so_far:responses`. An upper edge
-of 1 belongs to the bin."""
 
 RUN_QUANTITIES: dict[str, Reduce] = {
     "tokens_decoded": _sum("tokens_decoded"),
@@ -142,9 +140,6 @@ RUN_QUANTITIES: dict[str, Reduce] = {
 
 Seconds are sums over a run, except by stage and by epoch, where they are means of a step.
 """
-
-ACCURACY = "accuracy:"
-"""Prefix of the accuracies, percent: of a benchmark, of several joined by `+` or a role (their mean), or `all`."""
 
 
 def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict[int, float]:
@@ -195,11 +190,10 @@ def _scores(runs: Runs, cell: str, at: int | None) -> pd.DataFrame:
 
 
 def _of(scores: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """Those of benchmarks, a role or all."""
+    """Those of benchmarks, a role or all; none if one of the benchmarks was not sampled."""
     names = of_accuracy(quantity)
-    known = {*scores["benchmark"], *scores["role"], "all"}
-    if len(scores) and not known.issuperset(names):
-        raise UserError("no such benchmark or role", key="quantity", value=quantity, allowed=known)
+    if not {*scores["benchmark"], *scores["role"], "all"}.issuperset(names):
+        return scores.iloc[:0]
     return scores if "all" in names else scores[scores["benchmark"].isin(names) | scores["role"].isin(names)]
 
 
@@ -223,14 +217,7 @@ def _reduction(runs: Runs, quantity: str) -> Reduce:
         if window := WINDOW.fullmatch(name):
             reduce, first, last = REDUCTIONS[window[1]](column), int(window[2]), int(window[3])
             return _of_derived(column, lambda steps: reduce(steps[steps["step"].between(first - 1, last - 1)]))
-    general = [f"{name}:<number of a step>" for name in REDUCTIONS]
-    general += [WINDOWED, CORRELATED, BINNED, *FIRST_REACHED.values()]
-    raise UserError(
-        "no such quantity of a run",
-        key="quantity",
-        value=quantity,
-        allowed=[*RUN_QUANTITIES, *general, f"{ACCURACY}<benchmark, role or all>"],
-    )
+    raise UserError("no such quantity of a run", key="quantity", value=quantity, allowed=[*RUN_QUANTITIES, *FORMS])
 
 
 def _of_step(steps: pd.DataFrame, quantity: str) -> pd.Series:
@@ -260,7 +247,7 @@ def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dic
 def numbers(runs: Runs) -> list[str]:
     """Names of what the records of steps hold, or would hold of other methods."""
     recorded = [name for name in runs.steps.select_dtypes(["number", "bool"]) if name not in ("cell", "seed", "step")]
-    return list(dict.fromkeys([*recorded, *MEASURED]))
+    return list(dict.fromkeys([*recorded, *sorted(fields())]))
 
 
 def of_steps(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
@@ -287,23 +274,14 @@ def of_policies(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["seed", "step", "value"])
 
 
-FIRST_REACHED = {"hours_to:": "hours_to:<value>:<quantity>", "steps_to:": "steps_to:<value>:<quantity>"}
-"""Prefixes of the first hour, or number of steps, at which a quantity is not below a value; `inf` if it never is.
-
-An accuracy is looked at in every evaluated policy, the initial one at hour 0 included; another quantity in every step,
-at its end. Hours are of training alone: evaluation and checkpoints are no part of a step's seconds.
-"""
-
-
 def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict[int, float]:
-    """The first hour or step at which each finished run of a cell reaches a value, within `at` steps (all if None)."""
+    """The first hour or step at which each finished run of a cell reaches a value, within `at` steps (all if None).
+
+    An accuracy is looked at in every evaluated policy, the initial one at hour 0 included; another quantity in every
+    step, at its end. Hours are of training alone: evaluation and checkpoints are no part of a step's seconds.
+    """
     clock, value, measured = quantity.split(":", 2)
-    try:
-        target = float(value)
-    except ValueError:
-        raise UserError(
-            "this is no value to reach", key="quantity", value=quantity, allowed=FIRST_REACHED.values()
-        ) from None
+    target = float(value)
     if measured.startswith(ACCURACY):
         points = of_policies(runs, measured, cell)
     else:
@@ -316,11 +294,6 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
         done = int(reached.iloc[0]) if len(reached) else None
         found[int(seed)] = math.inf if done is None else float(done) if times is None else times[int(seed), done] / 3600  # type: ignore[call-overload]
     return found
-
-
-AT_EQUAL = "at_equal:"
-"""Prefix of an accuracy at the budget that the runs of several cells all reach:
-`at_equal:<quantity of a step>:<cells joined by +>:accuracy:<benchmark, role or all>`."""
 
 
 def at_equal_budget(runs: Runs, quantity: str, cell: str) -> dict[int, float]:

@@ -6,7 +6,7 @@ the paper marks as never reached is `inf`.
 
 import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from redraft.config import Cell, Clock, Reported
+from redraft.config import Cell, Clock, Experiments, Reported, Table, TargetTable
+from redraft.config.quantities import similar
 from redraft.errors import UserError
 
 Key = tuple[str, ...]
@@ -166,6 +167,54 @@ def _number(text: str, line: int, file: Path) -> float:
         if not math.isnan(value := float(text)):
             return value
     raise UserError(f"the value in line {line} is not a number", file=file, key="value", value=text)
+
+
+def check_reported(experiments: Experiments, paper: str) -> None:
+    """Check that the reported columns and rows that a paper's tables and figures name are in its transcription.
+
+    Raises:
+        UserError: for the first that is not, or a file that is missing, cut off or has another header.
+    """
+    spec, folder = experiments.reported(paper), experiments.folder_of(paper)
+    file = experiments.path(paper, experiments.declaration(paper, "tables") or "tables.yaml")
+    for i, table in enumerate(experiments.tables(paper).tables):
+        if (number := table.reported_number) is None or spec is None:
+            continue
+        named = list(_named_columns(table))
+        columns = {line["column"] for line in read_reported(folder, number, spec).lines} if named else set()
+        for key, column in named:
+            if column not in columns:
+                raise _not_reported(
+                    f"table {number} of the paper has no such column", file, f"tables.{i}.{key}", column, columns
+                )
+        for j, row in enumerate(getattr(table, "rows", [])):
+            for name in row.reported:
+                if name not in spec.key:
+                    key = f"tables.{i}.rows.{j}.reported.{name}"
+                    raise _not_reported("the paper's tables have no such key column", file, key, name, spec.key)
+    file = experiments.path(paper, experiments.declaration(paper, "figures") or "figures.yaml")
+    for i, figure in enumerate(experiments.figures(paper).figures):
+        for j, panel in enumerate(figure.panels):
+            if panel.reported_in and spec:
+                lines = read_reported(folder, panel.reported_in.table, spec).lines
+                columns, column = {line["column"] for line in lines}, panel.reported_in.column
+                if column not in columns:
+                    key = f"figures.{i}.panels.{j}.reported_in.column"
+                    raise _not_reported("this table of the paper has no such column", file, key, column, columns)
+
+
+def _not_reported(message: str, file: Path, key: str, value: str, known: Iterable[str]) -> UserError:
+    return UserError(message, file=file, key=key, value=value, allowed=similar(value, known))
+
+
+def _named_columns(table: Table) -> Iterator[tuple[str, str]]:
+    """Keys and values of the reported columns that a table names."""
+    for part in ("columns", "targets"):
+        for i, each in enumerate(getattr(table, part, [])):
+            yield from ((f"{part}.{i}.reported.{k}", name) for k, name in enumerate(each.reported))
+    for preset, targets in (table.at if isinstance(table, TargetTable) else {}).items():
+        for i, target in enumerate(targets):
+            yield from ((f"at.{preset}.{i}.reported.{k}", name) for k, name in enumerate(target.reported))
 
 
 NOTHING = Reported.model_validate({"key": {"model": {"of": "model"}}})

@@ -6,27 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from redraft.config.decoding import BLOCK_STARTS
+from redraft.config.quantities import fields
 from redraft.selfspec import roofline
-
-MEASURED = (
-    "draft_length",
-    "block_efficiency",
-    "acceptance",
-    "speculated_passes",
-    "drafting_seconds",
-    "block_verification_seconds",
-    "quantisation_seconds",
-    "quantisation_error",
-    *(f"kept_at.{place}" for place in range(1, 12)),
-    *(f"{name}.{start}" for name in ("kept_from", "proposed_from") for start in BLOCK_STARTS),
-)
-"""Numbers that the records of runs with self-speculation have and those of others lack (docs/metrics.md)."""
 
 
 def with_measurements(steps: pd.DataFrame) -> pd.DataFrame:
-    """The records with all of `MEASURED`, NaN where no run has it."""
-    return steps.assign(**{name: math.nan for name in MEASURED if name not in steps})
+    """The records with all fields that a declaration may name, NaN where no run has them."""
+    return steps.reindex(columns=[*steps.columns, *sorted(fields() - set(steps))])
 
 
 def token_acceptance(steps: pd.DataFrame) -> pd.Series:

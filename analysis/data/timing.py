@@ -13,14 +13,11 @@ import pandas as pd
 
 from redraft.analysis.data.collect import SPREAD, Runs
 from redraft.analysis.data.measured import Measured
-from redraft.analysis.data.quantities import SECONDS
 from redraft.analysis.data.reported_tables import ReportedTable
 from redraft.analysis.data.statistics import PAIRINGS
 from redraft.config import Clock, Reported, ReportedTimes
+from redraft.config.quantities import SECONDS, SPEEDUP
 from redraft.errors import UserError
-
-SPEEDUP = "speedup:"
-"""Prefix of a table column's quantity that compares the times of a cell and its baseline in one of `KINDS`."""
 
 
 @dataclass(frozen=True)

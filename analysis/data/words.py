@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 
-from redraft.analysis.data.quantities import ACCURACY, AT_EQUAL, BIN, CORRELATION, FIRST_REACHED, SECONDS, WINDOW
+from redraft.config.quantities import ACCURACY, AT_EQUAL, BIN, CORRELATION, FIRST_REACHED, SECONDS, WINDOW
 
 COST, TIME, ACCURATE, REUSE, TRAINING, DIVERSITY = (
     "Tokens and responses",

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from redraft.analysis.data.quantities import ACCURACY, SPENT, of_accuracy
+from redraft.analysis.data.quantities import SPENT, of_accuracy
 from redraft.analysis.figures.view import View, view
 from redraft.config import Experiments, Figure, Panel
+from redraft.config.quantities import ACCURACY
 
 LINES = ("step", "epoch", *SPENT)
 """Kinds of horizontal axes that are drawn as lines."""
@@ -96,8 +97,9 @@ def still_drawing(stem: Path) -> Path:
 
 
 def unsampled_benchmarks(experiments: Experiments, preset: str, paper: str) -> Set[str]:
-    """Benchmarks that figures may name but the preset does not sample."""
-    return experiments.benchmark_file().sets.keys() - experiments.preset_of(preset, paper).benchmarks.keys()
+    """Benchmarks, and roles of benchmarks, that figures may name but the preset does not sample."""
+    sampled = experiments.preset_of(preset, paper).benchmarks
+    return set(experiments.benchmark_names()) - {"all", *sampled, *(each.role for each in sampled.values())}
 
 
 def cells_not_run(panel: Panel, points: pd.DataFrame) -> str:

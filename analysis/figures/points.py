@@ -14,6 +14,7 @@ from redraft.analysis.data.reported_tables import read_reported
 from redraft.analysis.data.statistics import estimate
 from redraft.analysis.figures.roofline_points import published_fit, speedups
 from redraft.config import Cell, Experiments, Figure, Panel, id_of
+from redraft.config.cell import coordinate
 from redraft.config.figures import PublishedCurves
 from redraft.errors import UserError
 from redraft.layout import published_data
@@ -163,21 +164,6 @@ def _bins(panel: Panel, cell: str, found: Sequence[MeasuredPoint], runs: Runs) -
         _point(panel, cell, low, values, runs, reported.get(low, math.nan)) | {"upper": upper[low]}
         for low, values, _ in found
     ]
-
-
-def coordinate(cell: Cell, axis: str) -> float:
-    """The number at a dotted key of a cell.
-
-    Raises:
-        UserError: if there is no number at the key.
-    """
-    value: Any = cell
-    for part in axis.split("."):
-        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise UserError(f"{cell.id} has no number there", key="axes", value=axis) from None
 
 
 def _published(panel: Panel) -> list[dict[str, Any]]:

@@ -14,13 +14,14 @@ import pandas as pd
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
-from redraft.analysis.data.quantities import ACCURACY, FIRST_REACHED, SECONDS, of_accuracy
+from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of
 from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, Family, estimate, paired
-from redraft.analysis.data.timing import SPEEDUP, is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
+from redraft.analysis.data.timing import is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
 from redraft.analysis.tables.cell_verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
 from redraft.analysis.tables.table_columns import AVERAGE
 from redraft.config import Cell, Clock, Column, Experiments, Row, Run, RunTable, StepTable, id_of
+from redraft.config.quantities import ACCURACY, FIRST_REACHED, SECONDS, SPEEDUP
 from redraft.errors import UserError
 
 
@@ -209,10 +210,9 @@ def _applicable(line: TableLine, column: Column, values: Mapping[int, float], so
 
 
 def _lacks(quantity: str, source: TableSource) -> bool:
-    """Test for a benchmark that the suite has and the preset does not."""
-    scores, sets = source.runs.scores, source.experiments.benchmark_file().sets
-    unscored = set(of_accuracy(quantity)) - {"all", *scores["benchmark"], *scores["role"]}
-    return bool(unscored) and unscored <= set(sets)
+    """Test for a benchmark, or a role of benchmarks, that the preset does not sample."""
+    scores = source.runs.scores
+    return not {"all", *scores["benchmark"], *scores["role"]}.issuperset(of_accuracy(quantity))
 
 
 def average_cell(line: TableLine, column: Column, cells: list[TableCell]) -> TableCell:

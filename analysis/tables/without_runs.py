@@ -178,6 +178,8 @@ def make_decomposition(table: DecompositionTable, reported: ReportedTable) -> pd
 
 def decomposition_columns(table: DecompositionTable) -> list[Column]:
     """A share for each part."""
+    # Not validated, since parts of a decoding pass are no quantities of runs.
     return [
-        Column(name=part, title=f"{title} (%)", quantity=part, decimals=table.decimals) for part, title in PARTS.items()
+        Column.model_construct(name=part, title=f"{title} (%)", quantity=part, decimals=table.decimals)
+        for part, title in PARTS.items()
     ]

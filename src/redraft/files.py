@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk and an exhausted quota."""
 
+NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
+"""Error numbers of a file or folder that may not be read or written, or is the other of the two."""
+
 
 def sync(path: Path) -> None:
     """Flush a file's content, or a folder's names, to the disk.

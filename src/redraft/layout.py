@@ -46,8 +46,21 @@ def require(file: Literal["results", "Snakefile"]) -> None:
     Raises:
         UserError: outside a project, if the file is missing.
     """
-    if not is_project() and not Path(file).exists():
-        raise UserError(MISSING[file])
+    if not Path(file).exists() and (file == "Snakefile" or not is_project()):
+        raise UserError(MISSING[file], file=Path.cwd())
+
+
+def require_writable(folder: Path) -> None:
+    """Check that a folder, or the one in which it would be made, can be written.
+
+    Raises:
+        UserError: if it is a file, or is read-only.
+    """
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError("results cannot be written here: this is a file", file=existing)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError("results cannot be written here: this folder is read-only", file=existing)
 
 
 def published_data() -> Path:

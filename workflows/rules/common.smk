@@ -6,6 +6,7 @@ from functools import wraps
 
 from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
+from redraft.layout import require_writable
 from redraft.ops.slurm.jobs import recognise_all_ends
 from redraft.ops.slurm.feasibility import check_requests
 from redraft.ops.slurm.waiting import watch_queue
@@ -35,12 +36,22 @@ checked(CALL.register_cells)(Path(workflow.basedir))
 if workflow.is_main_process:
     CHECKOUT_HASH = checked(freeze.checkout_hash)(Path(workflow.basedir))
 EXPERIMENTS = checked(Experiments)()
+
+
+def check_transcriptions(experiments, paper):
+    """Check the columns of reported tables that declarations name; jobs do not need it."""
+    from redraft.analysis.data.reported_tables import check_reported
+
+    check_reported(experiments, paper)
+
+
 PLAN = checked(CampaignPlan)(
     CALL,
     EXPERIMENTS,
     targets=lambda: workflow.dag_settings.targets,
     environment=os.environ,
     main=workflow.is_main_process,
+    check=check_transcriptions,
 )
 PRESET, LAYOUT = PLAN.preset, PLAN.layout
 INPUTS = RuleInputs(PLAN, checked(load_site)())
@@ -62,6 +73,7 @@ def cost_of_training(runs):
 
 
 if workflow.is_main_process:
+    checked(require_writable)(Path("results"))
     dry_run.announce(workflow, PRESET, sys.argv, cost_of_training)
 
 

@@ -17,7 +17,7 @@ from redraft.cli.extras import missing
 from redraft.cli.process import FastExit, gc_paused
 from redraft.cli.terminal import error_text
 from redraft.errors import UserError
-from redraft.files import NO_SPACE
+from redraft.files import NO_ACCESS, NO_SPACE
 
 COMMANDS = {
     "list": "redraft.cli.cells:list_cells",
@@ -39,6 +39,7 @@ COMMANDS = {
     "replay": "redraft.cli.selfspec:replay",
     "predict": "redraft.cli.predict:predict",
     "audit": "redraft.cli.audit:audit",
+    "check": "redraft.cli.cells:check",
     "schema": "redraft.cli.cells:schema",
 }
 """Function of each command, in the order of the help."""
@@ -126,7 +127,8 @@ def options(
 
 
 def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) -> None:
-    """Entry point. A user's mistake, a missing extra or a full disk prints one message and exits with code 2.
+    """Entry point. A user's mistake, a missing extra, a full disk or a read-only file prints one message and exits
+    with code 2.
 
     All other errors end in a traceback.
 
@@ -150,10 +152,13 @@ def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) 
         typer.echo(error_text(mistake), err=True)
         sys.exit(2)
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno in NO_SPACE:
+            file = error.filename or "a file"
+            typer.echo(f"error: {file}: no space left on the device; finished results are intact", err=True)
+        elif error.errno in NO_ACCESS and error.filename:
+            typer.echo(f"error: {error.filename}: {(error.strerror or '').lower()}", err=True)
+        else:
             raise
-        file = error.filename or "a file"
-        typer.echo(f"error: {file}: no space left on the device; finished results are intact", err=True)
         sys.exit(2)
 
 

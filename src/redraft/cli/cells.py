@@ -43,7 +43,7 @@ def list_cells(
     rows = [_row(cell, experiments, settings, layout) for cell in listed]
     if as_json:
         typer.echo(document("list", {"preset": preset, "papers": papers}, rows))
-    else:
+    elif rows or not mistakes:
         _print_cells(rows, settings, wide)
     for mistake in mistakes[:-1]:
         typer.echo(error_text(mistake), err=True)
@@ -154,6 +154,38 @@ def _with_origins(text: str, settings: "Settings") -> str:
     origins = [settings[field.partition(":")[0].strip()].origin for field in fields]
     lines = [f"{field:<{width}}  # {' '.join(origin.split())}" for field, origin in zip(fields, origins, strict=True)]
     return "\n".join([heading, *lines, ""])
+
+
+def check(
+    paper: Annotated[str, typer.Argument(help="A folder under experiments/; all of the preset if empty.")] = "",
+    preset: Preset = DEFAULT_PRESET,
+    as_json: AsJson = False,
+    cells: Cells = None,
+) -> None:
+    """Read all declarations at a preset, as `snakemake -n` does, and print the first mistake of every paper."""
+    from redraft.analysis.data.reported_tables import check_reported
+    from redraft.config import Experiments
+    from redraft.ops.workflow.plan import check_paper
+
+    experiments = Experiments()
+    settings, mistakes = experiments.preset(preset), {}
+    papers = [paper] if paper else list(dict.fromkeys([*settings.default, *experiments.own_papers]))
+    for each in papers:
+        try:
+            check_paper(experiments, settings, each)
+            check_reported(experiments, each)
+        except UserError as mistake:
+            mistakes[each] = mistake
+    if as_json:
+        rows = [{"paper": each, "mistake": str(mistakes[each]) if each in mistakes else None} for each in papers]
+        typer.echo(document("check", {"preset": preset, "papers": papers}, rows))
+    elif not mistakes:
+        number = len(experiments.readable(papers)[0])
+        typer.echo(f"no mistake in {number} cells of {len(papers)} papers at the preset {preset}")
+    for mistake in mistakes.values():
+        typer.echo(error_text(mistake), err=True)
+    if mistakes:
+        raise typer.Exit(2)
 
 
 def schema(

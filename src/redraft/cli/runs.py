@@ -1,7 +1,6 @@
 """`redraft run`, `redraft compare` and `redraft prompts`: single runs, and a comparison of two cells."""
 
 import os
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -31,10 +30,11 @@ def run(
     """Run one cell: make its model, train, evaluate, and print the main quantities. --set makes a variant of it."""
     from redraft.cli.extras import require_module
     from redraft.config import Experiments, own, variants
-    from redraft.layout import Layout, require
+    from redraft.layout import Layout, require, require_writable
 
     require("Snakefile")
     require_module("snakemake")
+    require_writable(Path("results"))
     experiments, layout, seeds = Experiments(), Layout(preset), variants.seeds_of(seed)
     if name and not settings:
         raise UserError("only a variant can have a name", key="--name", value=name, hint="add --set")
@@ -44,10 +44,13 @@ def run(
         typer.echo(f"{cell}: {experiments.cells_of(own.OWN)}", err=as_json)
     for s in seeds:
         experiments.run(cell, s, preset).check_supported()
+    experiments.check_sources(cell, preset)
     folders = [layout.run(cell, s) for s in seeds]
     targets = [str(folder / name) for folder in folders for name in ("scores.json", "diversity.parquet")]
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
-    if code := subprocess.run(command, stdout=sys.stderr if as_json else None, check=False).returncode:
+    from redraft.ops.workflow.call import call
+
+    if code := call(command, layout.root, sys.stderr if as_json else None):
         raise typer.Exit(code)
     from redraft.cli.summary import summaries
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import RECORD, RELATIONS, Measured, Measuring, main_quantities
-from redraft.analysis.data.quantities import ACCURACY
 from redraft.analysis.data.statistics import estimate, paired
 from redraft.config import Experiments, Preset, Run, run_fingerprint
+from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
 from redraft.files import numbers_of_records, read_json, read_json_lines
 from redraft.layout import Layout

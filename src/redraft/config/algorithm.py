@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from redraft.config.base import Config
+from redraft.config.base import Config, invalid
 from redraft.config.schedule import Schedule
 from redraft.methods.dynamic import DynamicSampling
 from redraft.methods.epochs import Epochs
@@ -100,7 +100,9 @@ class DAPO(PolicyGradient):
     @model_validator(mode="after")
     def _higher(self) -> "DAPO":
         if self.clip_high < self.clip_low:
-            raise ValueError(f"clip_high ({self.clip_high}) must not be below clip_low ({self.clip_low})")
+            raise invalid(
+                f"clip_high ({self.clip_high}) must not be below clip_low ({self.clip_low})", at=("clip_high",)
+            )
         return self
 
 

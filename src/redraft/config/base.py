@@ -12,12 +12,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     PlainSerializer,
     StringConstraints,
     ValidationInfo,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
@@ -47,7 +48,8 @@ WordyName = Annotated[Name, AfterValidator(_no_number)]
 """Name that is not a number; a table with such a name would be misread."""
 
 
-HubId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
+HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
+HubId = Annotated[str, StringConstraints(pattern=HUB_ID)]
 """Repository on the hub: a name, usually with an owner."""
 
 
@@ -61,10 +63,75 @@ InnerPath = Annotated[str, AfterValidator(_stays_inside)]
 """Relative path, perhaps with `*`, that stays inside its folder."""
 
 
-class Config(BaseModel):
-    """Configuration model. Unknown keys are errors, and instances are immutable."""
+# Bounds of sizes: a hundred times the largest published run. Larger values are typing errors that no machine can run.
+MOST_STEPS = 10**9
+MOST_PROMPTS = 10**6
+"""Prompts of a step."""
+MOST_RESPONSES = 4096
+"""Responses to a prompt in a step or an evaluation."""
+MOST_TOKENS = 2**20
+"""Tokens of a prompt or a response."""
+MOST_ROWS = 2**20
+"""Sequences in memory."""
+MOST_BATCHED_TOKENS = 2**30
+"""Tokens of a forward pass."""
+MOST_PROBLEMS = 10**7
+MOST_CPUS = 4096
+MOST_GPUS = 64
+"""GPUs of a node."""
+MOST_NODES = 4096
+LARGEST_SEED = 2**32 - 1
+"""Largest seed that all random number generators take."""
+LARGEST = 2**53
+"""Bound of the absolute value of every integer. Larger ones lose digits as floating-point numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+def invalid(message: str, allowed: str = "", at: tuple[str | int, ...] = (), **value: Any) -> ValueError:
+    """Error of a validator.
+
+    Args:
+        message: the mistake.
+        allowed: allowed values.
+        at: path of the wrong key below the validated value; empty for the value itself.
+        value: `value=…`, if the wrong value is not the one at that path.
+    """
+    # The message is a field of the context, since Pydantic would format braces in it. Names in it may be of any length.
+    shortened = {"message": message[:1000], "expected": allowed[:10_000]}
+    return PydanticCustomError("invalid", "{message}", {**shortened, "at": at, **value})
+
+
+def _number(value: Any) -> Any:
+    """The value, unless it is a boolean, which Pydantic would read as 0 or 1, or an integer above `LARGEST`."""
+    if isinstance(value, bool):
+        raise invalid("must be a number, not true or false")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise invalid(f"must be at most {LARGEST}", value=f"an integer of {value.bit_length()} bits")
+    return value
+
+
+def strict_numbers(schema: Any) -> Any:
+    """A core schema whose integers and floats are checked by `_number` first; other parts are unchanged."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(strict_numbers(each) for each in schema)
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") in ("int", "float"):
+        return core_schema.no_info_before_validator_function(_number, schema)  # type: ignore[arg-type]
+    function = schema.get("function")
+    if isinstance(function, dict) and function.get("function") is _number:
+        return schema
+    return {key: value if key == "metadata" else strict_numbers(value) for key, value in schema.items()}
+
+
+class Config(BaseModel):
+    """Configuration model. Unknown keys are errors, numbers are finite, and instances are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Schema of the model with `strict_numbers`."""
+        return strict_numbers(handler(source))
 
 
 def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:
@@ -73,11 +140,11 @@ def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:
     return model.model_dump(mode="json", exclude_defaults=True, exclude=set(exclude)) | kind
 
 
-def check_distinct(what: str, values: Iterable[object]) -> None:
-    """Raise a ValueError if a value occurs twice."""
+def check_distinct(what: str, values: Iterable[object], *at: str | int) -> None:
+    """Raise a ValueError if a value occurs twice; `at` is the path of the values below the validated model."""
     for value, count in Counter(values).items():
         if count > 1:
-            raise ValueError(f"{what} {value!r} occurs twice")
+            raise invalid(f"{what} {value!r} occurs twice", at=at)
 
 
 def distinct(what: str, field: str = "") -> AfterValidator:
@@ -91,9 +158,10 @@ def distinct(what: str, field: str = "") -> AfterValidator:
 
 
 def near(name: str, names: Iterable[str]) -> list[str]:
-    """Names similar to `name`, or all names if none is similar."""
+    """Names similar to `name`, the most similar first, or all names if none is similar."""
     known = list(names)
-    return difflib.get_close_matches(name, known, n=5, cutoff=0.3) or known
+    # A name of thousands of characters is similar to none, and its comparison takes seconds.
+    return difflib.get_close_matches(name[:200], known, n=5, cutoff=0.5) or known
 
 
 def parse_lenience(value: Any) -> float:
@@ -132,6 +200,7 @@ def format_lenience(lenience: float) -> str:
 
 Lenience = Annotated[
     float,
+    Field(allow_inf_nan=True),
     BeforeValidator(parse_lenience),
     PlainSerializer(format_lenience, return_type=str),
     WithJsonSchema(
@@ -144,7 +213,7 @@ def _known_cell(name: str, info: ValidationInfo) -> str:
     """The name, if it is among the cells of the context; without a context every name is accepted."""
     cells = (info.context or {}).get("cells", [name])
     if name not in cells:
-        raise PydanticCustomError("no_such_cell", "no such cell", {"expected": ", ".join(near(name, cells))})
+        raise invalid("no such cell", ", ".join(near(name, cells)))
     return name
 
 

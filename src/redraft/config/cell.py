@@ -1,12 +1,13 @@
 """Configuration of cells, a paper's experiments without scale and seed, and of the grids that list them."""
 
+import re
 from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
 from redraft.config.algorithm import Algorithm
-from redraft.config.base import CellId, Config, Label, Name, PaperName
+from redraft.config.base import CellId, Config, Label, Name, PaperName, invalid
 from redraft.config.decoding import Decoding, Plain
 from redraft.config.figures import Figure
 from redraft.config.hyperparameters import TrainerFields
@@ -14,14 +15,17 @@ from redraft.config.reuse import Reuse
 from redraft.config.schedule import Schedule
 from redraft.config.tables import Table
 
+LARGEST_FACTOR = 10**9
+_FRACTION = re.compile(r"[+-]?\d{1,20}(/\d{1,20}|(\.\d{0,20})?(e[+-]?\d{1,2})?)", flags=re.ASCII)
+
 
 def _fraction(value: Any) -> Fraction:
-    try:
-        factor = Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
-        raise ValueError("must be a number or a fraction such as 5/6") from None
-    if factor <= 0:
-        raise ValueError("must be above 0")
+    text = "" if isinstance(value, bool) else str(value) if isinstance(value, int | float | str | Fraction) else ""
+    if not _FRACTION.fullmatch(text) or (text.partition("/")[2].strip("0") == "" and "/" in text):
+        raise ValueError("must be a number or a fraction such as 5/6")
+    factor = Fraction(text)
+    if not Fraction(1, LARGEST_FACTOR) <= factor <= LARGEST_FACTOR:
+        raise ValueError(f"must be above 0, from 1/{LARGEST_FACTOR} to {LARGEST_FACTOR}")
     return factor
 
 
@@ -71,6 +75,20 @@ class Cell(Config):
         return f"{self.paper}/{self.name}"
 
 
+def coordinate(cell: Cell, axis: str) -> float:
+    """The number at a dotted key of a cell.
+
+    Raises:
+        ValueError: if there is no number at the key.
+    """
+    value: Any = cell
+    for part in axis.split("."):
+        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
+        raise ValueError(f"{cell.id} has no number at {axis}")
+    return float(value)
+
+
 class Exclusion(Config):
     """Invalid combinations of a grid, with a reason that is shown when someone requests one (`Grid.exclude`).
 
@@ -110,7 +128,7 @@ class Grid(Config):
         for fragment in (self.cell, *(fragment for axis in self.axes.values() for fragment in axis.values())):
             for key in ("paper", "name", "base"):
                 if key in fragment:
-                    raise ValueError(
+                    raise invalid(
                         f"{key} ({fragment[key]}) follows from the folder, the labels or the grid and cannot be set"
                     )
         return self

@@ -4,7 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from redraft.config.base import CellName, Config, Quantity, distinct
+from redraft.config.base import CellName, Config, distinct, invalid
+from redraft.config.quantities import PrintedQuantity, RunQuantity
+from redraft.config.tables import SignedScale
 
 Pair = tuple[CellName, CellName]
 """A cell and its baseline."""
@@ -17,9 +19,9 @@ class Compare(Config):
     """The paired difference (or ratio) between two cells is beyond a threshold."""
 
     kind: Literal["compare"] = "compare"
-    quantity: Quantity
+    quantity: RunQuantity
     """Quantity that is compared."""
-    over: Quantity | None = None
+    over: RunQuantity | None = None
     """The baseline's quantity, if it differs; with it two quantities of one cell can be compared."""
     cell: CellName
     """The cell the claim is about."""
@@ -37,9 +39,9 @@ class Pairs(Config):
     """Several comparisons: their mean is beyond a threshold, or each of them is, or at least n of them are."""
 
     kind: Literal["pairs"] = "pairs"
-    quantity: Quantity
+    quantity: RunQuantity
     """Quantity that is compared."""
-    over: Quantity | None = None
+    over: RunQuantity | None = None
     """The baselines' quantity, if it differs."""
     pairs: list[Pair] = Field(min_length=2)
     """Each a cell and its baseline."""
@@ -57,7 +59,9 @@ class Pairs(Config):
     @model_validator(mode="after")
     def _countable(self) -> "Pairs":
         if self.at_least and (self.statistic == "mean" or self.expected == "within" or self.at_least > len(self.pairs)):
-            raise ValueError(f"at_least ({self.at_least}) counts pairs above or below, at most {len(self.pairs)}")
+            raise invalid(
+                f"at_least ({self.at_least}) counts pairs above or below, at most {len(self.pairs)}", at=("at_least",)
+            )
         return self
 
 
@@ -65,7 +69,7 @@ class Monotone(Config):
     """A quantity rises or falls along a sequence of cells."""
 
     kind: Literal["monotone"] = "monotone"
-    quantity: Quantity
+    quantity: RunQuantity
     """Quantity that is compared."""
     cells: list[CellName] = Field(min_length=2)
     """In the order in which the quantity should rise or fall."""
@@ -77,7 +81,7 @@ class Bound(Config):
     """A quantity of one cell stays on one side of a value."""
 
     kind: Literal["bound"] = "bound"
-    quantity: Quantity
+    quantity: RunQuantity
     """Quantity that is bounded."""
     cell: CellName
     """The cell."""
@@ -91,7 +95,7 @@ class Range(Config):
     """A quantity is between two values in each of several cells."""
 
     kind: Literal["range"] = "range"
-    quantity: Quantity
+    quantity: RunQuantity
     """Quantity that is bounded."""
     cells: list[CellName] = Field(min_length=1)
     """The cells."""
@@ -103,7 +107,7 @@ class Range(Config):
     @model_validator(mode="after")
     def _ordered(self) -> "Range":
         if self.low >= self.high:
-            raise ValueError(f"low ({self.low:g}) must be below high ({self.high:g})")
+            raise invalid(f"low ({self.low:g}) must be below high ({self.high:g})", at=("low",))
         return self
 
 
@@ -111,7 +115,7 @@ class Peak(Config):
     """A quantity is highest in one cell of several."""
 
     kind: Literal["peak"] = "peak"
-    quantity: Quantity
+    quantity: RunQuantity
     """Quantity that is compared."""
     cell: CellName
     """The cell that should be highest."""
@@ -123,9 +127,9 @@ class Extreme(Config):
     """A ratio or difference is highest, or lowest, in one pair of cells of several."""
 
     kind: Literal["extreme"] = "extreme"
-    quantity: Quantity
+    quantity: RunQuantity
     """Quantity that is compared within each pair."""
-    over: Quantity | None = None
+    over: RunQuantity | None = None
     """The baselines' quantity, if it differs."""
     pair: Pair
     """The pair that should be the extreme."""
@@ -141,9 +145,9 @@ class Correlation(Config):
     """Over several pairs of cells, two ratios (or differences) have a rank correlation beyond a threshold."""
 
     kind: Literal["correlation"] = "correlation"
-    quantity: Quantity
+    quantity: RunQuantity
     """One quantity."""
-    other: Quantity
+    other: RunQuantity
     """The other one."""
     pairs: list[Pair] = Field(min_length=3)
     """Each a cell and its baseline."""
@@ -161,7 +165,7 @@ class Trend(Config):
     """Within each run of several cells, quantities of successive parts of the run rise or fall."""
 
     kind: Literal["trend"] = "trend"
-    quantities: list[Quantity] = Field(min_length=2)
+    quantities: list[RunQuantity] = Field(min_length=2)
     """In the order of training."""
     cells: list[CellName] = Field(min_length=1)
     """Cells that must all pass."""
@@ -171,7 +175,8 @@ class Trend(Config):
     @model_validator(mode="after")
     def _complete(self) -> "Trend":
         if len(self.expected) != len(self.quantities) - 1:
-            raise ValueError(f"{len(self.quantities)} quantities need {len(self.quantities) - 1} directions")
+            number = len(self.quantities)
+            raise invalid(f"{number} quantities need {number - 1} directions", at=("expected",))
         return self
 
 
@@ -179,7 +184,7 @@ class Fluctuation(Config):
     """The largest fall between two successive evaluations of a run is larger in one cell than in another."""
 
     kind: Literal["fluctuation"] = "fluctuation"
-    quantity: Quantity
+    quantity: RunQuantity
     """An accuracy, which is measured for every saved policy."""
     cell: CellName
     """The cell that should be less stable."""
@@ -198,11 +203,11 @@ class Printed(Config):
 
     number: str = Field(pattern=r"^-?\d+(\.\d+)?(–\d+(\.\d+)?)?$")
     """The digits, or a range `1.66–2.46`; the number of decimals is the precision of rounding."""
-    scale: float = 1.0
-    """Factor from the printed unit to the test's."""
+    scale: SignedScale = 1.0
+    """Factor from the printed unit to the test's, negative if a fall is printed as a positive number."""
     tolerance: float | None = Field(default=None, ge=0)
     """In the printed unit; half a unit of the last digit if empty."""
-    quantity: Quantity | None = None
+    quantity: PrintedQuantity | None = None
     """Quantity of the number; if empty, all values that the claim's test compares."""
     cell: CellName | None = None
     """Cell of the number."""
@@ -216,7 +221,8 @@ class Printed(Config):
     @model_validator(mode="after")
     def _whole(self) -> "Printed":
         if (self.quantity is None) != (self.cell is None) or (self.baseline and not self.cell):
-            raise ValueError("a printed number needs both a quantity and a cell, or neither")
+            missing = "quantity" if self.quantity is None else "cell"
+            raise invalid("a printed number needs both a quantity and a cell, or neither", at=(missing,))
         return self
 
     @property

@@ -4,7 +4,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from redraft.config.base import Config, HubId, InnerPath, Name, WordyName
+from redraft.config.base import (
+    MOST_PROBLEMS,
+    MOST_RESPONSES,
+    MOST_TOKENS,
+    Config,
+    HubId,
+    InnerPath,
+    Name,
+    WordyName,
+    invalid,
+)
 from redraft.config.generated import ArithmeticProblems, Generated, Grading, InstructionPrompts, WordProblems
 
 
@@ -14,7 +24,7 @@ class ProblemFile(Config):
     kind: Literal["file"] = "file"
     path: str
     """Path, absolute or relative to the repository's root."""
-    size: int = Field(ge=1)
+    size: int = Field(ge=1, le=MOST_PROBLEMS)
     """Number of problems that the file must have."""
 
 
@@ -38,11 +48,11 @@ class HubProblems(Config):
     """File with the same columns that is read instead if it is in the folder of local copies."""
     sha256: dict[str, str] = {}
     """Required SHA-256 hashes by file name; other files are not checked."""
-    size: int = Field(ge=1)
+    size: int = Field(ge=1, le=MOST_PROBLEMS)
     """Number of problems that are used, from the first one after `skip`."""
-    of: int | None = Field(default=None, ge=1)
+    of: int | None = Field(default=None, ge=1, le=MOST_PROBLEMS)
     """Number of problems that the files must have; `skip` + `size` if empty."""
-    skip: int = Field(default=0, ge=0)
+    skip: int = Field(default=0, ge=0, le=MOST_PROBLEMS)
     """Number of problems that are skipped at the front."""
     incomplete: dict[int, str] = {}
     """Sizes of known incomplete copies, each with a note on the missing problems. All problems of such a copy are
@@ -61,10 +71,10 @@ class HubProblems(Config):
     @model_validator(mode="after")
     def _consistent(self) -> "HubProblems":
         if self.rows < self.skip + self.size:
-            raise ValueError(f"skip and size ({self.skip} + {self.size}) must not exceed of ({self.of})")
+            raise invalid(f"skip and size ({self.skip} + {self.size}) must not exceed of ({self.of})", at=("size",))
         needed = ["{problem}"] if self.choices is None else ["{problem}", "{choices}"]
         if missing := [name for name in needed if name not in self.template]:
-            raise ValueError(f"template must contain {missing[0]}")
+            raise invalid(f"template must contain {missing[0]}", at=("template",))
         return self
 
     @property
@@ -76,6 +86,11 @@ class HubProblems(Config):
 Data = Annotated[
     ArithmeticProblems | WordProblems | InstructionPrompts | ProblemFile | HubProblems, Field(discriminator="kind")
 ]
+
+
+def problem_file(data: Data) -> str | None:
+    """The user's file of problems; None for other data."""
+    return data.path if isinstance(data, ProblemFile) else None
 
 
 def known_sizes(data: Data) -> set[int]:
@@ -101,7 +116,7 @@ class ProblemSet(Config):
     @model_validator(mode="after")
     def _graded_by_its_grader(self) -> Self:
         if isinstance(self.data, Generated) and self.grading != self.data.grading:
-            raise ValueError(f"problems of kind {self.data.kind} need grading: {self.data.grading}")
+            raise invalid(f"problems of kind {self.data.kind} need grading: {self.data.grading}", at=("grading",))
         return self
 
 
@@ -111,13 +126,13 @@ class Sampling(Config):
     chat: Literal["auto", "required", "never"] = "auto"
     """Use of the tokenizer's chat template; `auto` applies it if there is one."""
 
-    samples: int = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1, le=MOST_RESPONSES)
     """Samples per problem; accuracy is the correct share of size × samples (avg@samples)."""
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0, le=1000)
     """Sampling temperature; 0 selects the most probable token."""
     top_p: float = Field(default=0.95, gt=0, le=1)
     """Probability mass of nucleus sampling."""
-    max_new_tokens: int = Field(default=96, ge=1)
+    max_new_tokens: int = Field(default=96, ge=1, le=MOST_TOKENS)
     """Maximum response length, tokens."""
 
 

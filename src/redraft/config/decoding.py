@@ -5,11 +5,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from redraft.config.base import Config
+from redraft.config.base import Config, invalid
 from redraft.config.capability import Capability
 
 BLOCK_STARTS = (0, *(2**power for power in range(4, 16)))
 """First positions of the ranges of a response in which blocks of speculation are counted; the last range is open."""
+LONGEST_DRAFT = 64
+"""Largest draft length, tokens."""
 
 
 class Plain(Config):
@@ -54,11 +56,16 @@ class SelfSpeculation(Config):
     @model_validator(mode="after")
     def _consistent(self) -> "SelfSpeculation":
         if (self.when == "threshold") != (self.most_active is not None):
-            raise ValueError(f"most_active ({self.most_active}) is required for when: threshold and invalid otherwise")
+            raise invalid(
+                f"most_active ({self.most_active}) is required for when: threshold and invalid otherwise",
+                at=("most_active",),
+            )
         if self.draft_lengths != sorted({*self.draft_lengths}) or self.draft_lengths[0] < 1:
-            raise ValueError(f"draft_lengths ({self.draft_lengths}) must rise from 1 or more")
+            raise invalid(f"draft_lengths ({self.draft_lengths}) must rise from 1 or more", at=("draft_lengths",))
+        if self.draft_lengths[-1] > LONGEST_DRAFT:
+            raise invalid(f"draft_lengths must be at most {LONGEST_DRAFT}", at=("draft_lengths",))
         if self.lower_at >= self.raise_at:
-            raise ValueError(f"lower_at ({self.lower_at}) must be below raise_at ({self.raise_at})")
+            raise invalid(f"lower_at ({self.lower_at}) must be below raise_at ({self.raise_at})", at=("lower_at",))
         return self
 
 

@@ -1,10 +1,22 @@
 """Configuration of figures, by kind of horizontal axis, and of case studies, the figures of single rollouts."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from redraft.config.base import BEYOND, CellName, Config, InnerPath, Numbered, Quantity, check_distinct, distinct
+from redraft.config.base import (
+    BEYOND,
+    CellName,
+    Config,
+    InnerPath,
+    Numbered,
+    Quantity,
+    check_distinct,
+    distinct,
+    invalid,
+)
+from redraft.config.quantities import check_panel
+from redraft.config.tables import Scale
 
 Axis = Literal["step", "epoch", "hours", "tokens", "updates", "cell", "bins", "surface", "roofline"]
 """Lines over steps, epochs, hours of training, millions of decoded tokens or update batches; one bar per cell; bars
@@ -68,7 +80,7 @@ class PublishedCurves(Config):
     """Name of a line in the legend to its file."""
     time: str
     """Key of the time or step of a validation."""
-    scale: float = 1.0
+    scale: Scale = 1.0
     """Factor from its unit to that of the horizontal axis."""
     fields: list[str] = Field(min_length=1)
     """Keys of the JSON objects whose mean is drawn. A `*` in a key is any text, and exactly one key must match."""
@@ -148,14 +160,15 @@ class Panel(Config):
 
     @model_validator(mode="after")
     def _named(self) -> "Panel":
-        check_distinct("cell", self.cells)
-        check_distinct("label", self.labels)
+        check_distinct("cell", self.cells, "cells")
+        check_distinct("label", self.labels, "labels")
         if self.labels and len(self.labels) != len(self.cells):
-            raise ValueError(f"there are {len(self.labels)} labels for {len(self.cells)} cells")
+            raise invalid(f"there are {len(self.labels)} labels for {len(self.cells)} cells", at=("labels",))
         if sum(map(bool, (self.cells, self.published, self.curves, self.roofline))) != 1:
-            raise ValueError("a panel needs exactly one of cells, published, curves and roofline")
+            raise invalid("a panel needs exactly one of cells, published, curves and roofline")
         if any(later <= earlier for earlier, later in zip(self.bins, self.bins[1:], strict=False)):
-            raise ValueError(f"the edges of bins ({', '.join(f'{edge:g}' for edge in self.bins)}) must rise")
+            edges = ", ".join(f"{edge:g}" for edge in self.bins)
+            raise invalid(f"the edges of bins ({edges}) must rise", at=("bins",))
         return self
 
 
@@ -182,23 +195,29 @@ class Figure(Numbered):
         return panel.x or self.x
 
     @model_validator(mode="after")
-    def _consistent(self) -> "Figure":
-        check_distinct("panel", [panel.title for panel in self.panels])
-        for panel in self.panels:
-            x = self.axis(panel)
-            for field, axes in ALLOWED.items():
-                default = Panel.model_fields[field].get_default(call_default_factory=True)
-                if x not in axes and getattr(panel, field) != default:
-                    raise ValueError(f"{field} is for {AXIS_WORDS.get(axes, axes[0])}, not for x: {x}")
-            if x == "bins" and (not panel.by or len(panel.bins) < 2):
-                raise ValueError("a panel over bins needs `by` and at least two edges (bins)")
-            if panel.epochs == "initial" and (panel.quantity, panel.by) != ("share", "pass_rate"):
-                raise ValueError("epochs: initial needs quantity: share and by: pass_rate")
-            if x == "surface" and not panel.published and len(panel.axes) != 2:
-                raise ValueError("a surface of cells needs two axes")
-            if x == "roofline" and not (panel.roofline and panel.gamma):
-                raise ValueError("a panel of a roofline needs `roofline` and `gamma`")
+    def _consistent(self, info: ValidationInfo) -> "Figure":
+        check_distinct("panel", [panel.title for panel in self.panels], "panels")
+        for i, panel in enumerate(self.panels):
+            self._check_panel(panel, ("panels", i), info.context)
         return self
+
+    def _check_panel(self, panel: Panel, at: tuple[str | int, ...], context: Any) -> None:
+        """Raise a ValueError for a panel that does not fit its axis."""
+        x = self.axis(panel)
+        for field, axes in ALLOWED.items():
+            default = Panel.model_fields[field].get_default(call_default_factory=True)
+            if x not in axes and getattr(panel, field) != default:
+                raise invalid(f"{field} is for {AXIS_WORDS.get(axes, axes[0])}, not for x: {x}", at=(*at, field))
+        if x == "bins" and (not panel.by or len(panel.bins) < 2):
+            raise invalid("a panel over bins needs `by` and at least two edges (bins)", at=at)
+        if panel.epochs == "initial" and (panel.quantity, panel.by) != ("share", "pass_rate"):
+            raise invalid("epochs: initial needs quantity: share and by: pass_rate", at=(*at, "epochs"))
+        if x == "surface" and not panel.published and len(panel.axes) != 2:
+            raise invalid("a surface of cells needs two axes", at=(*at, "axes"))
+        if x == "roofline" and not (panel.roofline and panel.gamma):
+            raise invalid("a panel of a roofline needs `roofline` and `gamma`", at=at)
+        if panel.cells:
+            check_panel(panel.quantity, panel.by, x, context, at)
 
 
 class Cases(Config):

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from redraft.config.base import Config, distinct
+from redraft.config.base import LARGEST_SEED, MOST_PROBLEMS, Config, distinct, invalid
 
 BETWEEN_BLOCKS = 1000
 """Distance between the seeds of data and models in successive blocks of seeds (`Preset.blocks`)."""
@@ -19,11 +19,11 @@ class Generated(Config):
 
     grading: ClassVar[Grading] = "math"
     kind: str
-    size: int = Field(default=256, ge=1)
+    size: int = Field(default=256, ge=1, le=MOST_PROBLEMS)
     """Number of distinct problems."""
     split: Literal["train", "held-out"] = "train"
     """Split; the two have no problem in common."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
     """Seed of the problems."""
 
     def of_block(self, block: int) -> Self:
@@ -35,9 +35,9 @@ class ArithmeticProblems(Generated):
     """Problems of the tiny arithmetic task (`redraft.tasks.arithmetic`)."""
 
     kind: Literal["arithmetic"] = "arithmetic"
-    min_terms: int = Field(default=4, ge=2)
+    min_terms: int = Field(default=4, ge=2, le=1000)
     """Minimum number of terms in a problem."""
-    max_terms: int = Field(default=7, ge=2)
+    max_terms: int = Field(default=7, ge=2, le=1000)
     """Maximum number of terms in a problem."""
     signs: Literal["both", "minus"] = "both"
     """Operators: `both` adds and subtracts terms, `minus` only subtracts."""
@@ -45,7 +45,9 @@ class ArithmeticProblems(Generated):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min_terms > self.max_terms:
-            raise ValueError(f"min_terms ({self.min_terms}) must not exceed max_terms ({self.max_terms})")
+            raise invalid(
+                f"min_terms ({self.min_terms}) must not exceed max_terms ({self.max_terms})", at=("min_terms",)
+            )
         return self
 
 

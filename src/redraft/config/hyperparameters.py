@@ -119,6 +119,10 @@ def given(values: Mapping[str, Any], origin: str, file: Path, key: str) -> Setti
     return {name: Setting(value, origin, file, f"{key}.{name}") for name, value in values.items()}
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def scaled(settings: Settings, factors: Mapping[str, Fraction], origin: str, file: Path, key: str) -> Settings:
     """Settings multiplied by factors. The product is exact for decimals, and an integer if it is whole.
 
@@ -128,13 +132,13 @@ def scaled(settings: Settings, factors: Mapping[str, Fraction], origin: str, fil
     products = {}
     for name, factor in factors.items():
         value = settings[name].value if name in settings else None
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not _is_number(value):
             raise UserError(
                 "the trainer has no number with this name",
                 file=file,
-                key=key,
-                value=name,
-                allowed=TrainerConfig.model_fields,
+                key=f"{key}.{name}",
+                value=str(factor),
+                allowed=[name for name, setting in settings.items() if _is_number(setting.value)],
             )
         exact = Fraction(str(value)) * factor
         product = exact.numerator if exact.denominator == 1 else float(exact)

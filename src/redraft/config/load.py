@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -10,24 +11,26 @@ from pydantic import BaseModel
 
 from redraft.config import hyperparameters as trainers
 from redraft.config import own
-from redraft.config.base import PAPER, near
-from redraft.config.cell import Cell, CellFile
+from redraft.config.base import LARGEST_SEED, PAPER, id_of, near
+from redraft.config.cell import Cell, CellFile, coordinate
 from redraft.config.claims import ClaimFile
-from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling
+from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling, problem_file
 from redraft.config.experiment import Run
 from redraft.config.figures import FigureFile, PublishedSweep
 from redraft.config.grids import Expanded, expand
 from redraft.config.hyperparameters import HyperparameterFile
-from redraft.config.model import TinyModel
+from redraft.config.model import TinyModel, model_file
 from redraft.config.paper_files import PaperFiles
 from redraft.config.preset import Preset
-from redraft.config.read import check_known, parse, read_yaml
+from redraft.config.read import check_known, parse, read_yaml, shown
 from redraft.config.reported import Reported
 from redraft.config.tables import DecodedModel, DecompositionTable, TableFile, TargetTable
 from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
+from redraft.layout import Layout
 
 M = TypeVar("M", bound=BaseModel)
+LISTS_CELLS = "`redraft list` prints all cells"
 
 
 class Experiments(PaperFiles):
@@ -91,6 +94,29 @@ class Experiments(PaperFiles):
         """Parsed `benchmarks.yaml`."""
         return parse(BenchmarkFile, read_yaml(self._benchmarks), self._benchmarks)
 
+    @cache  # noqa: B019
+    def benchmark_names(self) -> list[str]:
+        """Names that may follow `accuracy:`: benchmarks of `benchmarks.yaml` and of all valid presets, roles, `all`."""
+        names = [*self.benchmark_file().sets, *get_args(Role), "all"]
+        for preset in sorted(self._presets):
+            with suppress(UserError):  # a mistake in another preset is reported where that preset is used
+                names += self.preset(preset).benchmarks
+        return list(dict.fromkeys(names))
+
+    def default_grids(self, preset: Preset, paper: str) -> list[str] | None:
+        """Grids of a paper that `snakemake` runs at a preset; None if the preset does not have the paper.
+
+        Raises:
+            UserError: if the preset names an unknown grid.
+        """
+        grids, known = preset.default.get(paper), self.grids_of(paper)
+        check_known(grids or (), known, "no such grid", self._preset(preset.name), f"default.{paper}")
+        return grids
+
+    def grids_of(self, paper: str) -> list[str]:
+        """Names of all grids of a paper."""
+        return list(dict.fromkeys(grid.name for grid in self.cell_file(paper).grids))
+
     @property
     def _benchmarks(self) -> Path:
         return self.folder / "benchmarks.yaml"
@@ -144,38 +170,47 @@ class Experiments(PaperFiles):
         """Parsed `tables.yaml` of a paper.
 
         Raises:
-            UserError: also for targets of an unknown preset or benchmark.
+            UserError: also for targets of an unknown preset.
         """
         content = self._about_cells(TableFile, paper, "tables")
         if not self.declaration(paper, "tables"):
             return own.default_tables(self.cells(paper))
         file = self._part(paper, "tables")
-        for table in (table for table in content.tables if isinstance(table, TargetTable)):
-            measured = [*self.benchmark_file().sets, *get_args(Role), "all"]
-            check_known(table.at, self._presets, "no such preset", file, f"table {table.number}, at")
-            for target in (target for targets in (table.targets, *table.at.values()) for target in targets):
-                _, is_accuracy, names = target.quantity.partition("accuracy:")
-                for name in names.split("+") if is_accuracy else ():
-                    if name not in measured:
-                        raise UserError(
-                            "no such benchmark or role",
-                            file=file,
-                            value=target.quantity,
-                            allowed=measured,
-                            key=f"table {table.number}, target {target.name}",
-                        )
+        for i, table in enumerate(content.tables):
+            if isinstance(table, TargetTable):
+                check_known(table.at, self._presets, "no such preset", file, f"tables.{i}.at")
         return content
 
     def figures(self, paper: str) -> FigureFile:
         """Parsed `figures.yaml` of a paper.
 
         Raises:
-            UserError: also for a roofline of a model that is in no table of the paper.
+            UserError: also for a roofline of a model that is in no table of the paper, and for a surface over an axis
+                that a cell has no number for.
         """
         content = self._about_cells(FigureFile, paper, "figures")
-        for sweep in {panel.roofline for figure in content.figures for panel in figure.panels if panel.roofline}:
-            self.measured_model(paper, sweep)
+        for i, figure in enumerate(content.figures):
+            for j, panel in enumerate(figure.panels):
+                if panel.roofline:
+                    self.measured_model(paper, panel.roofline)
+                for k, axis in enumerate(panel.axes):
+                    self._check_axis(paper, panel.cells, axis, f"figures.{i}.panels.{j}.axes.{k}")
         return content
+
+    def _check_axis(self, paper: str, cells: Iterable[str], axis: str, key: str) -> None:
+        """Raise a UserError if a cell has no number at the dotted key `axis`."""
+        for name in cells:
+            cell = self.cell(id_of(paper, name))
+            try:
+                coordinate(cell, axis)
+            except ValueError:
+                raise UserError(
+                    f"{cell.id} has no number there",
+                    file=self._part(paper, "figures"),
+                    key=key,
+                    value=axis,
+                    allowed="keys of a cell with a number, such as trainer.group_size or reuse.lenience",
+                ) from None
 
     def measured_model(self, paper: str, sweep: PublishedSweep) -> tuple[DecompositionTable, DecodedModel]:
         """Table, and model in it, that a published sweep was measured with.
@@ -219,7 +254,13 @@ class Experiments(PaperFiles):
         content = read_yaml(file) if self.declaration(paper, part) else {}
         if file == self.cells_of(paper):
             content = {part: content[part]}
-        return parse(model, content, file, {"cells": [*cells, *self.cell_file(paper).bases]})
+        reported = self.reported(paper)
+        context = {
+            "cells": [*cells, *self.cell_file(paper).bases],
+            "benchmarks": self.benchmark_names(),
+            "reported": reported.quantities if reported else (),
+        }
+        return parse(model, content, file, context)
 
     def declaration(self, paper: str, part: str) -> str:
         """Name of the file with a paper's `tables`, `figures` or `claims`; empty if it has none.
@@ -269,8 +310,9 @@ class Experiments(PaperFiles):
             return cells[name]
         if name in excluded:
             raise UserError(f"this cell is excluded: {excluded[name].reason}", file=file, key="cell", value=cell_id)
-        allowed = [f"{paper}/{c}" for c in near(name, cells)]
-        raise UserError("no such cell", file=file, key="cell", value=cell_id, allowed=allowed)
+        similar = near(name, cells)
+        known = {"allowed": [f"{paper}/{c}" for c in similar]} if len(similar) < len(cells) else {"hint": LISTS_CELLS}
+        raise UserError("no such cell", file=file, key="cell", value=shown(cell_id), **known)
 
     def find(self, name: str) -> str:
         """Id of a cell by its name or id. An id is returned without a check.
@@ -285,12 +327,9 @@ class Experiments(PaperFiles):
             raise UserError("several papers have a cell of this name", key="cell", value=name, allowed=ids)
         if not ids:
             every = {cell.name: cell.id for cell in self.readable(self.papers)[0]}
-            raise UserError(
-                "no paper has a cell of this name",
-                key="cell",
-                value=name,
-                allowed=[every[other] for other in near(name, every)],
-            )
+            similar = near(name, every)
+            known = {"allowed": [every[n] for n in similar]} if len(similar) < len(every) else {"hint": LISTS_CELLS}
+            raise UserError("no paper has a cell of this name", key="cell", value=shown(name), **known)
         return ids[0]
 
     def named_so(self, name: str) -> list[str]:
@@ -342,10 +381,10 @@ class Experiments(PaperFiles):
     @cache  # noqa: B019
     def _expanded(self, paper: str) -> Expanded:
         file = self.cells_of(paper)
-        return expand(paper, self.cell_file(paper), file, lambda base: self._base(base, file))
+        return expand(paper, self.cell_file(paper), file, lambda base, key: self._base(base, file, key))
 
-    def _base(self, base: str, file: Path) -> Cell:
-        """Cell that a grid of a file starts from.
+    def _base(self, base: str, file: Path, key: str) -> Cell:
+        """Cell that a grid of a file starts from, by the key of its name in the file.
 
         Raises:
             UserError: if there is no such cell, or if its file has bases itself; bases of bases could form a cycle.
@@ -355,7 +394,7 @@ class Experiments(PaperFiles):
             raise UserError(
                 "a base must be a cell of a paper whose cells have no base",
                 file=file,
-                key="base",
+                key=key,
                 value=base,
                 allowed=[name for name in self.papers if name not in self.own_papers],
             )
@@ -364,7 +403,7 @@ class Experiments(PaperFiles):
         except UserError as error:
             if error.key not in ("cell", "paper"):
                 raise  # a mistake in the base's file, which the error names
-            raise error.replace(message=f"base: {error.message}", file=file, key="base", value=base) from None
+            raise error.replace(message=f"base: {error.message}", file=file, key=key, value=base) from None
 
     # Runs
 
@@ -381,8 +420,8 @@ class Experiments(PaperFiles):
     def run_of(self, cell: Cell, seed: int, preset_name: str) -> Run:
         """Resolve a cell that may be in no file yet; otherwise as `run`."""
         preset = self.preset(preset_name)
-        if seed < 0:
-            raise UserError("a seed must be >= 0", key="seed", value=seed)
+        if not 0 <= seed <= LARGEST_SEED:
+            raise UserError("a seed must be >= 0", key="seed", value=shown(seed), allowed=f"0 to {LARGEST_SEED}")
         lacking, file = f"the preset has nothing for {cell.id}", self._preset(preset_name)
         check_known([cell.model], preset.models, lacking, file, "models")
         check_known([cell.data], preset.data, lacking, file, "data")
@@ -412,6 +451,21 @@ class Experiments(PaperFiles):
             message = f"{cell.id} at preset {run.preset}: {error.message}"
             raise error.replace(message=message, file=self.cells_of(cell.paper)) from None
         return run
+
+    def check_sources(self, cell_id: str, preset_name: str) -> None:
+        """Check that the files of a cell's model, training problems and benchmarks exist on this machine.
+
+        Raises:
+            UserError: for the first missing one, with its key in the preset or in `benchmarks.yaml`.
+        """
+        cell, preset = self.cell(cell_id), self.preset_of(preset_name, cell_id)
+        file, benchmarks = self._preset(preset_name), self._benchmarks if preset.protocol else self._preset(preset_name)
+        prefix = "sets" if preset.protocol else "benchmarks"
+        if not Layout(preset_name).model(cell.model).exists():  # it was imported once
+            _check_exists(model_file(preset.models[cell.model]), file, f"models.{cell.model}.path")
+        _check_exists(problem_file(preset.data[cell.data]), file, f"data.{cell.data}.path")
+        for name, benchmark in preset.benchmarks.items():
+            _check_exists(problem_file(benchmark.data), benchmarks, f"{prefix}.{name}.data.path")
 
     def trainer_settings(self, cell: Cell, preset: Preset) -> trainers.Settings:
         """Settings of a cell's trainer at a preset, each with its origin (order: see `HyperparameterFile`).
@@ -461,3 +515,8 @@ class Experiments(PaperFiles):
             if TrainerConfig.model_fields[name].annotation is int and 0 < value < 1:
                 return f"{name} would be {value:g} at preset {preset.name}"
         return ""
+
+
+def _check_exists(path: str | None, file: Path, key: str) -> None:
+    if path is not None and not Path(path).exists():
+        raise UserError("no such file or folder", file=file, key=key, value=path)

@@ -1,33 +1,34 @@
 """Configuration of models: a tiny one that the workflow trains, a checkpoint by path or hub id, or a GGUF file."""
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from redraft.config.base import Config, InnerPath, Name
+from redraft.config.base import HUB_ID, LARGEST_SEED, MOST_ROWS, Config, InnerPath, Name
 from redraft.config.generated import BETWEEN_BLOCKS, ArithmeticProblems
 
 
 class WarmStart(Config):
     """Supervised training on solutions, so that the initial policy solves some problems and rewards are informative."""
 
-    steps: int = Field(default=400, ge=0)
+    steps: int = Field(default=400, ge=0, le=10**7)
     """Optimiser steps on solutions, most of them with working."""
-    learning_rate: float = Field(default=5e-3, gt=0)
+    learning_rate: float = Field(default=5e-3, gt=0, le=1000)
     """Peak learning rate of these steps, for Muon and AdamW."""
     guess_share: float = Field(default=0.2, ge=0, le=1)
     """Share of solutions that box a guess without working."""
     error_share: float = Field(default=0.05, ge=0, le=1)
     """Share of wrong steps in the working, which continues from the wrong value."""
-    final_steps: int = Field(default=75, ge=0)
+    final_steps: int = Field(default=75, ge=0, le=10**7)
     """Further steps with more guesses, which lower the initial accuracy."""
-    final_learning_rate: float = Field(default=1.5e-3, gt=0)
+    final_learning_rate: float = Field(default=1.5e-3, gt=0, le=1000)
     """Learning rate of the further steps, constant."""
     final_guess_share: float = Field(default=0.65, ge=0, le=1)
     """Share of guesses in the further steps."""
-    batch_size: int = Field(default=64, ge=1)
+    batch_size: int = Field(default=64, ge=1, le=MOST_ROWS)
     """Solutions per step."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
     """Seed of the initial weights and the data."""
     data: ArithmeticProblems = ArithmeticProblems()
     """Lengths of the problems; new problems are sampled at every step."""
@@ -41,15 +42,15 @@ class TinyModel(Config):
     kind: Literal["tiny"] = "tiny"
     architecture: Literal["qwen3", "llama"] = "qwen3"
     """Architecture in transformers."""
-    hidden_size: int = Field(default=96, ge=8)
+    hidden_size: int = Field(default=96, ge=8, le=8192)
     """Width of the residual stream."""
-    layers: int = Field(default=2, ge=1)
+    layers: int = Field(default=2, ge=1, le=256)
     """Number of decoder layers."""
-    heads: int = Field(default=3, ge=1)
+    heads: int = Field(default=3, ge=1, le=256)
     """Attention heads, also of keys and values."""
-    head_dim: int = Field(default=32, ge=2)
+    head_dim: int = Field(default=32, ge=2, le=1024)
     """Width of an attention head."""
-    intermediate_size: int = Field(default=288, ge=8)
+    intermediate_size: int = Field(default=288, ge=8, le=2**16)
     """Width of the feed-forward layers."""
     warm_start: WarmStart = WarmStart()
     """Supervised training before reinforcement learning."""
@@ -110,3 +111,11 @@ class GgufModel(FoundModel):
 
 
 Model = Annotated[TinyModel | PretrainedModel | GgufModel, Field(discriminator="kind")]
+
+
+def model_file(model: Model) -> str | None:
+    """Local file or folder of a model; None if it is generated, or from a package or the hub."""
+    if isinstance(model, GgufModel):
+        return model.path
+    is_local = isinstance(model, PretrainedModel) and not re.fullmatch(HUB_ID, model.path)
+    return model.path if is_local else None

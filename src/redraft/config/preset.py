@@ -1,14 +1,24 @@
 """Configuration of presets: the scale at which the cells of all papers are run."""
 
+from collections.abc import Iterable
+
 from pydantic import Field, field_validator, model_validator
 
-from redraft.config.base import Config, Name, PaperName, WordyName, check_distinct
+from redraft.config.base import LARGEST_SEED, Config, Name, PaperName, WordyName, check_distinct, invalid
 from redraft.config.cell import Factor
 from redraft.config.data import Benchmark, Data
 from redraft.config.generated import Generated
 from redraft.config.hyperparameters import TrainerFields
 from redraft.config.model import Model, TinyModel
+from redraft.config.quantities import similar
 from redraft.config.trainer import Engine, Evaluation, InProcessEngine
+
+
+def check_seeds(seeds: list[int], *at: str) -> None:
+    """Raise a ValueError for a seed that is repeated, negative or too large; `at` is the path of the seeds."""
+    check_distinct("seed", seeds, *at)
+    if seeds and not 0 <= min(seeds) <= max(seeds) <= LARGEST_SEED:
+        raise invalid(f"seeds must be >= 0 and at most {LARGEST_SEED}", at=at)
 
 
 class Preset(Config):
@@ -20,11 +30,11 @@ class Preset(Config):
     """Description in one sentence, for the report."""
     paper_scale: bool = False
     """True if models and benchmarks are the papers', so that absolute values are comparable with reported ones."""
-    seeds: list[int] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1, max_length=1000)
     """Seeds; each cell is run once per seed."""
     more_seeds: dict[PaperName, dict[str, list[int]]] = {}
     """Paper to grid to further seeds for the cells of that grid, such as those of the main comparison."""
-    blocks: int = Field(default=1, ge=1)
+    blocks: int = Field(default=1, ge=1, le=1000)
     """Number of blocks of seeds: seed s is in block s mod `blocks`. Each block has its own generated models and
     problems, which its seeds share, and intervals are over blocks. With one block intervals are over seeds, given one
     initial policy and one sample of problems."""
@@ -104,32 +114,39 @@ class Preset(Config):
     @field_validator("seeds")
     @classmethod
     def _distinct(cls, seeds: list[int]) -> list[int]:
-        check_distinct("seed", seeds)
-        if min(seeds) < 0:
-            raise ValueError("seeds must be >= 0")
+        check_seeds(seeds)
         return seeds
 
     @model_validator(mode="after")
     def _consistent(self) -> "Preset":
+        self._check_papers(self.more_seeds, "more_seeds")
+        self._check_papers(self.first, "first")
         for paper, grids in self.more_seeds.items():
-            try:
-                self.papers([paper])
-                for seeds in grids.values():
-                    self._distinct([*self.seeds, *seeds])
-            except ValueError as error:
-                raise ValueError(f"more_seeds of {paper}: {error}") from None
-        self.papers(self.first)
+            for grid, seeds in grids.items():
+                check_seeds([*self.seeds, *seeds], "more_seeds", paper, grid)
         if bool(self.protocol) == bool(self.benchmarks):
-            raise ValueError("either protocol or benchmarks must be given, and not both")
+            key = "benchmarks" if self.benchmarks else "protocol"
+            raise invalid("either protocol or benchmarks must be given, and not both", at=(key,))
         if self.protocols and not self.protocol:
-            raise ValueError("protocols needs protocol")
+            raise invalid("protocols needs protocol", at=("protocols",))
         generated = [role for role, model in self.models.items() if model.kind != "pretrained"]
         if self.paper_scale and generated:
-            raise ValueError(f"paper_scale needs the papers' models; {', '.join(generated)} is another one")
+            raise invalid(
+                f"paper_scale needs the papers' models; {', '.join(generated)} is another one", at=("paper_scale",)
+            )
         fixed = [role for role, model in self.models.items() if not isinstance(model, TinyModel)]
         if self.blocks > 1 and fixed:
-            raise ValueError(f"blocks need models of kind tiny; {', '.join(fixed)} is the same in all blocks")
+            raise invalid(
+                f"blocks need models of kind tiny; {', '.join(fixed)} is the same in all blocks", at=("blocks",)
+            )
         return self
+
+    def _check_papers(self, papers: Iterable[str], field: str) -> None:
+        """Raise a ValueError for a paper that the preset does not have."""
+        for i, paper in enumerate(papers):
+            if paper not in self.default:
+                at = (field, i) if field == "first" else (field, paper)
+                raise invalid(f"the preset has no paper {paper}", similar(paper, self.default), at, value=paper)
 
     def papers(self, requested: list[str]) -> list[str]:
         """The requested papers in the order of the preset; all papers if none is requested.

@@ -10,9 +10,11 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from redraft.config.base import BEYOND, Config, Quantity, check_distinct
+from redraft.config.base import BEYOND, Config, Quantity, check_distinct, invalid
 from redraft.config.cell import Cell
+from redraft.config.quantities import similar
 from redraft.config.read import resolved
+from redraft.config.tables import SignedScale
 
 Match = dict[str, str]
 """Key columns and values that select rows."""
@@ -78,7 +80,7 @@ class ReportedQuantity(Config):
     """Columns that are added if a row has them; a stage that did not run has no value."""
     mean: bool = False
     """Use the mean of the columns instead of the sum."""
-    scale: float = 1.0
+    scale: SignedScale = 1.0
     """Factor from the unit of the columns to that of the quantity."""
 
 
@@ -169,12 +171,12 @@ class Reported(Config):
             _check_declared("speedup.quantity", [self.speedup.quantity], self.quantities)
         if cost := self.cost:
             if not self.times or not self.speedup:
-                raise ValueError("cost needs times and speedup")
+                raise invalid("cost needs times and speedup", at=("cost",))
             matches: list[Iterable[str]] = [cost.reference, *cost.without_verification, cost.stand_ins]
             _check_declared("cost", [name for match in matches for name in match], self.key)
             for field in ("model", "data"):
                 if field not in [column.of for column in self.key.values()]:
-                    raise ValueError(f"cost needs a key column of {field}")
+                    raise invalid(f"cost needs a key column of {field}", at=("cost",))
         return self
 
 
@@ -182,4 +184,5 @@ def _check_declared(what: str, names: Iterable[str], known: Iterable[str]) -> No
     """Raise a ValueError for a name that is not declared."""
     for name in names:
         if name not in known:
-            raise ValueError(f"{what}: {name} is not declared; declared are {', '.join(known) or 'none'}")
+            allowed = similar(name, known) or "none"
+            raise invalid(f"{what}: {name} is not declared", allowed, tuple(what.split(".")), value=name)

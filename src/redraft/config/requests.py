@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from redraft.config.base import Config
+from redraft.config.base import MOST_CPUS, Config
 from redraft.config.model import GgufModel, Model, TinyModel
 from redraft.config.preset import Preset
 from redraft.config.trainer import Engine, VerlEngine
@@ -21,7 +21,7 @@ Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9\[(][A-Za-z0-
 """Argument of sbatch's `--constraint`."""
 GpuModel = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
 """GPU type, in the characters that the executor plugin allows."""
-Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[mhd]$")]
+Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[mhd]$")]
 """Minutes, hours or days: `90m`, `12h`, `3d`."""
 Option = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_.,:/@+-]+)?$")]
 """Option of sbatch. It is unquoted in commands, so characters that a shell interprets are invalid."""
@@ -56,9 +56,9 @@ class Request(Config):
     """GPU type as `scontrol show node` lists it under Gres; any if empty."""
     runtime: Duration | None = None
     """Time limit of one attempt: `90m`, `12h`, `3d`."""
-    memory_gb: float | None = Field(default=None, gt=0)
+    memory_gb: float | None = Field(default=None, gt=0, le=10**6)
     """Memory of the job on each node, GiB."""
-    cpus: int | None = Field(default=None, ge=1)
+    cpus: int | None = Field(default=None, ge=1, le=MOST_CPUS)
     """Processors on each of the job's nodes."""
     options: list[Option] | None = None
     """Further options of sbatch, such as `--exclusive` or `--reservation=NAME`."""

@@ -7,15 +7,50 @@ renderer is enough.
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from redraft.config.base import BEYOND, CellName, Config, InnerPath, Name, Numbered, Quantity, check_distinct, distinct
+from redraft.config.base import (
+    BEYOND,
+    STEP_STAGES,
+    CellName,
+    Config,
+    InnerPath,
+    Name,
+    Numbered,
+    check_distinct,
+    distinct,
+    invalid,
+)
+from redraft.config.quantities import (
+    EACH,
+    KINDS_OF_SPEEDUP,
+    SPEEDUP,
+    Accuracy,
+    ColumnQuantity,
+    StepQuantity,
+    TargetQuantity,
+    similar,
+)
 
 Clock = Literal["hours", "steps"]
 """Hours of training without evaluation and checkpoints, or finished steps."""
 
-EACH = "accuracy:*"
-"""Quantity of a column that is expanded to one absolute column per benchmark."""
+AVERAGE = "average_speedup"
+"""Name and quantity of the column that is the mean of a row's speedups in brackets."""
+Decimals = Annotated[int, Field(ge=0, le=12)]
+"""Decimals of a number on pages."""
+Scale = Annotated[float, Field(ge=1e-30, le=1e30)]
+"""Factor between two units."""
+
+
+def _not_zero(scale: float) -> float:
+    if not 1e-30 <= abs(scale) <= 1e30:
+        raise invalid("must not be 0, and at most 1e30 in absolute value")
+    return scale
+
+
+SignedScale = Annotated[float, AfterValidator(_not_zero)]
+"""Factor between two units, one of which may have the other sign."""
 
 
 class Column(Config):
@@ -25,7 +60,7 @@ class Column(Config):
     """Header in the CSV file."""
     title: str
     """Header on pages."""
-    quantity: Quantity
+    quantity: ColumnQuantity
     """Quantity, measured in each run."""
     relative: Literal["ratio", "speedup", "difference"] | None = None
     """Relation to the baseline: x/baseline, baseline/x or x-baseline; absolute if empty."""
@@ -39,13 +74,13 @@ class Column(Config):
     """Name of the column whose verdict this one shows; its own if empty."""
     judged_because: str = ""
     """Reason for that, as the end of a sentence."""
-    decimals: int = Field(default=2, ge=0)
+    decimals: Decimals = 2
     """Decimals on pages."""
-    scale: float = 1.0
+    scale: Scale = 1.0
     """Factor from the unit of the quantity to that of the column."""
     in_brackets: bool = False
     """Show the value in brackets after the previous column."""
-    in_groups: dict[str, Quantity] = {}
+    in_groups: dict[str, ColumnQuantity] = {}
     """Group of rows to its quantity, if it differs from `quantity`."""
 
     def of_group(self, group: str) -> "Column":
@@ -106,28 +141,42 @@ class TableOfCells(AnyTable):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TableOfCells":
-        check_distinct("column", [column.name for column in self.columns])
-        check_distinct(
-            "column of all benchmarks", [column.quantity for column in self.columns if column.quantity == EACH]
-        )
-        check_distinct("row", [(row.group, row.label) for row in self.rows])
-        names = [column.name for column in self.columns]
-        for column in self.columns:
-            if column.judged_by and column.judged_by not in names:
-                raise ValueError(f"judged_by ({column.judged_by}) must be a column ({', '.join(names)})")
-            if bool(column.judged_by) != bool(column.judged_because):
-                raise ValueError(f"judged_by and judged_because ({column.name}) must be given together")
-            if column.quantity == EACH and column.relative:
-                raise ValueError(
-                    f"{EACH} ({column.name}) is one absolute column per benchmark; use accuracy:all, their mean"
-                )
-            if column.without_first_epoch and column.relative != "ratio":
-                raise ValueError(f"without_first_epoch ({column.name}) needs relative: ratio")
+        check_distinct("column", [column.name for column in self.columns], "columns")
+        each = [column.quantity for column in self.columns if column.quantity == EACH]
+        check_distinct("column of all benchmarks", each, "columns")
+        check_distinct("row", [(row.group, row.label) for row in self.rows], "rows")
+        for i, column in enumerate(self.columns):
+            self._check_column(column, ("columns", i))
         cells = [row.cell for row in self.rows]
-        for baseline in (self.baseline, *(row.baseline for row in self.rows if row.baseline)):
+        baselines = {("baseline",): self.baseline} | {
+            ("rows", i, "baseline"): row.baseline for i, row in enumerate(self.rows) if row.baseline
+        }
+        for at, baseline in baselines.items():
             if baseline not in cells:
-                raise ValueError(f"the baseline ({baseline}) must be the cell of a row ({', '.join(cells)})")
+                raise invalid(f"the baseline ({baseline}) must be the cell of a row", similar(baseline, cells), at)
         return self
+
+    def _check_column(self, column: Column, at: tuple[str | int, ...]) -> None:
+        """Raise a ValueError for a column that does not fit the other columns or the groups of rows."""
+        names = [each.name for each in self.columns]
+        if column.judged_by and column.judged_by not in names:
+            allowed = similar(column.judged_by, names)
+            raise invalid(f"judged_by ({column.judged_by}) must be a column", allowed, (*at, "judged_by"))
+        if bool(column.judged_by) != bool(column.judged_because):
+            raise invalid(f"judged_by and judged_because ({column.name}) must be given together", at=at)
+        if column.quantity == EACH and column.relative:
+            raise invalid(
+                f"{EACH} ({column.name}) is one absolute column per benchmark; use accuracy:all, their mean",
+                at=(*at, "relative"),
+            )
+        if column.without_first_epoch and column.relative != "ratio":
+            raise invalid(f"without_first_epoch ({column.name}) needs relative: ratio", at=(*at, "without_first_epoch"))
+        _check_groups(column.in_groups, [row.group for row in self.rows], (*at, "in_groups"))
+
+    @property
+    def relative_columns(self) -> list[str]:
+        """Names of all columns with a relation to the baseline, also those that the kind of the table adds."""
+        return [column.name for column in self.columns if column.relative or column.quantity.startswith(SPEEDUP)]
 
 
 class CellTable(TableOfCells):
@@ -152,10 +201,26 @@ class StageTable(TableOfCells):
     kind: Literal["stages"] = "stages"
     stages: dict[str, str] = Field(min_length=1)
     """Stage of a step, as in step records, to the column's title without unit."""
-    decimals: int = Field(default=3, ge=0)
+    decimals: Decimals = 3
     """Decimals of the wall times."""
     speedups: dict[str, str] = {}
     """Kind of speedup (docs/metrics.md) to the column's title."""
+
+    @property
+    def relative_columns(self) -> list[str]:
+        """Also a column for each kind of speedup."""
+        return [*super().relative_columns, *(f"speedup_{kind}" for kind in self.speedups)]
+
+    @model_validator(mode="after")
+    def _known_stages(self) -> "StageTable":
+        for field, names, known in (
+            ("stages", self.stages, (*STEP_STAGES, "total")),
+            ("speedups", self.speedups, KINDS_OF_SPEEDUP),
+        ):
+            for name in names:
+                if name not in known:
+                    raise invalid(f"{field} has no {name}", similar(name, known), (field, name), value=name)
+        return self
 
 
 class Target(Config):
@@ -171,7 +236,7 @@ class Target(Config):
     """Group of rows to its value, if it differs from `at_least`."""
     reported: list[str] = []
     """Column of the reported table with the hours or steps; `inf` means never."""
-    decimals: int | None = Field(default=None, ge=0)
+    decimals: Decimals | None = None
     """Decimals of hours or steps; the table's if empty."""
 
     def value(self, group: str) -> float:
@@ -182,7 +247,7 @@ class Target(Config):
 class RunTarget(Target):
     """A target of a quantity of runs."""
 
-    quantity: Quantity
+    quantity: TargetQuantity
     """An accuracy of the evaluated policies, or a quantity of a step."""
 
 
@@ -198,13 +263,21 @@ class TargetTable(TableOfCells):
     """Preset to its targets, if its benchmarks or the accuracies that its runs can reach differ."""
     average: bool = True
     """Add a last column with the arithmetic mean of the row's speedups."""
-    decimals: int = Field(default=1, ge=0)
+    decimals: Decimals = 1
     """Decimals of hours and speedups."""
+
+    @property
+    def relative_columns(self) -> list[str]:
+        """Also the speedups to each target, and their mean."""
+        speedups = [f"{target.name}_speedup" for target in self.targets]
+        return [*super().relative_columns, *speedups, *([AVERAGE] if self.average else [])]
 
     @model_validator(mode="after")
     def _distinct_targets(self) -> "TargetTable":
-        for targets in (self.targets, *self.at.values()):
-            _check_targets(targets, [row.group for row in self.rows])
+        groups = [row.group for row in self.rows]
+        _check_targets(self.targets, groups, ("targets",))
+        for preset, targets in self.at.items():
+            _check_targets(targets, groups, ("at", preset))
         return self
 
 
@@ -215,15 +288,15 @@ class Budget(Config):
     """Start of the headers in the CSV file."""
     title: str
     """Name on pages, such as decoded tokens."""
-    quantity: Quantity
+    quantity: StepQuantity
     """Quantity of a step that is summed over steps."""
     whom: str
     """Readers to whom this budget matters, for the text of the verdict."""
-    scale: float = 1.0
+    scale: Scale = 1.0
     """Factor from its unit to that of the table."""
     unit: str = ""
     """Unit in the table; empty for a count."""
-    decimals: int = Field(default=2, ge=0)
+    decimals: Decimals = 2
     """Decimals of the amount that a run spends."""
 
 
@@ -238,26 +311,40 @@ class BudgetTable(TableOfCells):
     budgets: list[Budget] = Field(min_length=1)
     """Budgets, with three columns each after `columns`: total amount, accuracy at the equal budget, and its difference
     from the baseline."""
-    accuracy: Quantity = "accuracy:all"
+    accuracy: Accuracy = "accuracy:all"
     """Accuracy to compare."""
 
     @model_validator(mode="after")
     def _distinct_budgets(self) -> "BudgetTable":
-        check_distinct("budget", [budget.name for budget in self.budgets])
-        check_distinct("row", [row.label for row in self.rows])
+        check_distinct("budget", [budget.name for budget in self.budgets], "budgets")
+        check_distinct("row", [row.label for row in self.rows], "rows")
         if self.mean_row or any(row.at == "start" for row in self.rows):
-            raise ValueError("a table of budgets has neither a mean_row nor rows with at: start")
+            raise invalid(
+                "a table of budgets has neither a mean_row nor rows with at: start",
+                at=("mean_row" if self.mean_row else "rows",),
+            )
         return self
 
+    @property
+    def relative_columns(self) -> list[str]:
+        """Also the differences of accuracies at each budget."""
+        return [*super().relative_columns, *(f"{budget.name}_difference" for budget in self.budgets)]
 
-def _check_targets(targets: Sequence[Target], groups: Iterable[str]) -> None:
+
+def _check_targets(targets: Sequence[Target], groups: Iterable[str], at: tuple[str | int, ...]) -> None:
     """Raise a ValueError if a target occurs twice or has a value for an unknown group."""
-    check_distinct("target", [target.name for target in targets])
+    check_distinct("target", [target.name for target in targets], *at)
+    for i, target in enumerate(targets):
+        _check_groups(target.in_groups, groups, (*at, i, "in_groups"))
+
+
+def _check_groups(in_groups: Iterable[str], groups: Iterable[str], at: tuple[str | int, ...]) -> None:
+    """Raise a ValueError for an unknown group of rows."""
     known = sorted(set(groups) - {""})
-    for target in targets:
-        for group in target.in_groups:
-            if group not in known:
-                raise ValueError(f"in_groups ({group}) of {target.name} must be a group of rows ({', '.join(known)})")
+    for group in in_groups:
+        if group not in known:
+            allowed = similar(group, known) or "none, since no row has a group"
+            raise invalid(f"in_groups ({group}) must be a group of rows", allowed, (*at, group), value=group)
 
 
 class Curve(Config):
@@ -285,7 +372,7 @@ class CurveTarget(Target):
 class TableWithoutRuns(AnyTable):
     """Fields of tables that need no run."""
 
-    decimals: int = Field(default=1, ge=0)
+    decimals: Decimals = 1
     """Decimals of values. Verdicts use all printed decimals."""
 
     @property
@@ -306,7 +393,7 @@ class PublishedTable(TableWithoutRuns):
     """Folder of the curves in the folder of published data (REDRAFT_PUBLISHED, else `published`)."""
     time: str
     """Key of the time or step of a validation."""
-    scale: float = 1.0
+    scale: Scale = 1.0
     """Factor from its unit to that of the table."""
     unit: str = "h"
     """Unit of times in the table."""
@@ -319,12 +406,16 @@ class PublishedTable(TableWithoutRuns):
 
     @model_validator(mode="after")
     def _consistent(self) -> "PublishedTable":
-        _check_targets(self.targets, [row.group for row in self.rows])
-        check_distinct("row", [(row.group, row.label) for row in self.rows])
+        _check_targets(self.targets, [row.group for row in self.rows], ("targets",))
+        check_distinct("row", [(row.group, row.label) for row in self.rows], "rows")
         labels = [row.label for row in self.rows]
-        for row in self.rows:
+        for i, row in enumerate(self.rows):
             if row.baseline and row.baseline not in labels:
-                raise ValueError(f"the baseline ({row.baseline}) must be the label of a row ({', '.join(labels)})")
+                raise invalid(
+                    f"the baseline ({row.baseline}) must be the label of a row",
+                    similar(row.baseline, labels),
+                    ("rows", i, "baseline"),
+                )
         return self
 
 
@@ -368,8 +459,8 @@ class DecompositionTable(TableWithoutRuns):
 
     @model_validator(mode="after")
     def _consistent(self) -> "DecompositionTable":
-        check_distinct("model", [model.label for model in self.models])
-        check_distinct("pass", [each.label for each in self.passes])
+        check_distinct("model", [model.label for model in self.models], "models")
+        check_distinct("pass", [each.label for each in self.passes], "passes")
         return self
 
 
@@ -411,8 +502,14 @@ class TableFile(Config):
 
     @model_validator(mode="after")
     def _headlines_exist(self) -> "TableFile":
-        numbers = [table.number for table in self.tables]
-        for headline in self.headlines:
-            if headline.table not in numbers:
-                raise ValueError(f"headlines: there is no table {headline.table} among {numbers}")
+        tables = {table.number: table for table in self.tables}
+        for i, headline in enumerate(self.headlines):
+            table, at = tables.get(headline.table), ("headlines", i)
+            if not isinstance(table, TableOfCells):
+                with_runs = [str(number) for number, each in tables.items() if isinstance(each, TableOfCells)]
+                raise invalid(f"there is no table {headline.table} of cells", ", ".join(with_runs), (*at, "table"))
+            for field, known in (("cell", [row.cell for row in table.rows]), ("column", table.relative_columns)):
+                if (name := getattr(headline, field)) not in known:
+                    kind = "row" if field == "cell" else "relative column"
+                    raise invalid(f"table {headline.table} has no {kind} {name}", similar(name, known), (*at, field))
         return self

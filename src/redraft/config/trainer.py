@@ -5,7 +5,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.config.base import Config, Name
+from redraft.config.base import (
+    MOST_BATCHED_TOKENS,
+    MOST_CPUS,
+    MOST_GPUS,
+    MOST_NODES,
+    MOST_PROMPTS,
+    MOST_RESPONSES,
+    MOST_ROWS,
+    MOST_STEPS,
+    MOST_TOKENS,
+    Config,
+    Name,
+)
 from redraft.config.capability import Capability
 from redraft.config.verl_keys import checked_site_keys
 
@@ -22,41 +34,41 @@ class TrainerConfig(Config):
     Each paper sets the fields without a default (`experiments/<paper>/hyperparameters.yaml`).
     """
 
-    epochs: int | float = Field(gt=0)
+    epochs: int | float = Field(gt=0, le=1e6)
     """Passes over the training data; the last one may be partial."""
-    prompts_per_step: int = Field(ge=1)
+    prompts_per_step: int = Field(ge=1, le=MOST_PROMPTS)
     """Prompts in one rollout batch; divides the number of problems."""
-    prompts_per_batch: int | None = Field(default=None, ge=1)
+    prompts_per_batch: int | None = Field(default=None, ge=1, le=MOST_PROMPTS)
     """Prompts in one update batch, gathered over as many steps as needed; `prompts_per_step` if empty."""
-    group_size: int = Field(ge=2)
+    group_size: int = Field(ge=2, le=MOST_RESPONSES)
     """Rollouts for each prompt (n)."""
-    prompts_per_update: int = Field(ge=1)
+    prompts_per_update: int = Field(ge=1, le=MOST_PROMPTS)
     """Prompts in one optimiser update (the mini-batch); divides the update batch."""
-    updates_per_batch: int | None = Field(default=None, ge=1)
+    updates_per_batch: int | None = Field(default=None, ge=1, le=MOST_PROMPTS)
     """Optimiser updates per update batch; replaces `prompts_per_update`. Groups are distributed as evenly as possible,
     and there are at most as many updates as groups."""
-    learning_rate: float = Field(gt=0)
+    learning_rate: float = Field(gt=0, le=1000)
     """Learning rate of the actor, constant after the warm-up."""
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0, le=MOST_STEPS)
     """Update batches over which the learning rate rises linearly from 0, as in verl."""
-    weight_decay: float = Field(ge=0)
+    weight_decay: float = Field(ge=0, le=1000)
     """Weight decay of AdamW."""
-    gradient_clip: float = Field(gt=0)
+    gradient_clip: float = Field(gt=0, le=1e30)
     """Maximum norm of the gradient."""
-    max_prompt_tokens: int = Field(ge=1)
+    max_prompt_tokens: int = Field(ge=1, le=MOST_TOKENS)
     """Maximum prompt length, tokens; a longer prompt is an error under verl."""
-    max_response_tokens: int = Field(ge=1)
+    max_response_tokens: int = Field(ge=1, le=MOST_TOKENS)
     """Maximum response length, tokens, with the end-of-sequence token."""
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    temperature: float = Field(default=1.0, ge=0.001, le=1000)
     """Temperature of rollouts. Training divides all logits by it: for sampling, for verification of drafts, and for the
     log-probabilities of policy and reference policy. Evaluation has a separate temperature."""
     reward: Reward = "last_box"
     """Graded part of a response: `last_box` the last box only; `boxed_or_numeric`, as in SPEC-RL's paper, the last
     number if there is no box; `release`, as in its release, all LaTeX of the response. Evaluation always grades the
     last box. Data of kind `instructions` have another rule (`Run.reward`)."""
-    fresh_samples: int = Field(default=1, ge=0)
+    fresh_samples: int = Field(default=1, ge=0, le=MOST_RESPONSES)
     """Additional samples without reuse per prompt of a step, for `fresh_reward` (docs/metrics.md); not trained on."""
-    evaluate_every: int = Field(ge=1)
+    evaluate_every: int = Field(ge=1, le=MOST_STEPS)
     """Ticks of the evaluation clock between saved and evaluated policies; the last policy always is one of them."""
     evaluation_clock: Clock = "steps"
     """`steps` counts rollout batches, `training_steps` update batches, which are fewer if a schedule filters groups."""
@@ -122,7 +134,7 @@ class EngineSettings(Config):
     changes the number of verified draft tokens, but no response.
     """
 
-    gpus: int = Field(default=0, ge=0)
+    gpus: int = Field(default=0, ge=0, le=MOST_GPUS)
     """GPUs per node of a training run."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; `auto` selects a GPU if there is one."""
@@ -130,20 +142,20 @@ class EngineSettings(Config):
     """Precision of the models' computation: `auto` is float32 in the in-process engine and on CPUs, and bfloat16 for
     verl and vLLM on GPUs. With `bfloat16` the in-process trainer keeps weights, gradients and AdamW's moments in
     float32."""
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, le=MOST_CPUS)
     """CPU threads; two processes with one thread are faster than one process with two."""
-    max_rows: int = Field(default=256, ge=1)
+    max_rows: int = Field(default=256, ge=1, le=MOST_ROWS)
     """Maximum number of sequences in the KV cache."""
-    max_batched_tokens: int = Field(default=16384, ge=1)
+    max_batched_tokens: int = Field(default=16384, ge=1, le=MOST_BATCHED_TOKENS)
     """Maximum number of tokens in one prefill or scoring pass."""
-    draft_chunk: int | None = Field(default=None, ge=1)
+    draft_chunk: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """Number of draft tokens scored in one pass. Chunks after the first rejection are not scored (`tokens_verified`
     counts the scored tokens). If empty, a draft is scored in one pass."""
-    rows_per_micro_batch: int = Field(default=256, ge=1)
+    rows_per_micro_batch: int = Field(default=256, ge=1, le=MOST_ROWS)
     """Sequences in one forward and backward pass of the actor."""
-    grading_workers: int = Field(default=1, ge=1)
+    grading_workers: int = Field(default=1, ge=1, le=MOST_CPUS)
     """Processes that grade responses during generation; under verl one per rollout worker."""
-    checkpoint_every: int = Field(default=8, ge=1)
+    checkpoint_every: int = Field(default=8, ge=1, le=MOST_STEPS)
     """Steps between checkpoints."""
     gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)
     """Share of GPU memory for vLLM, in training and evaluation; 0.8 in SPEC-RL's scripts."""
@@ -155,7 +167,7 @@ class InProcessEngine(EngineSettings):
     """In-process PyTorch engine under this project's trainer, on one device."""
 
     kind: Literal["torch"] = "torch"
-    draft_chunk: int | None = Field(default=64, ge=1)
+    draft_chunk: int | None = Field(default=64, ge=1, le=MOST_TOKENS)
     """Number of draft tokens scored in one pass. A draft of less than 1.5 chunks is scored in one pass."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
     """Capabilities of this engine and its trainer."""
@@ -177,11 +189,11 @@ class VerlEngine(EngineSettings):
         {Capability.STORED_LOG_PROBS, Capability.TOP_LOG_PROBS, Capability.RESIDUAL}
     )
     """Capabilities of verl and its vLLM. It scores only a draft's own tokens and the most probable tokens."""
-    nodes: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1, le=MOST_NODES)
     """Nodes of a training run, in a Slurm job (docs/slurm.md)."""
-    tensor_parallel: int = Field(default=1, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1, le=MOST_GPUS)
     """GPUs of one vLLM replica in training; evaluation uses one GPU. Divides `gpus`."""
-    max_tokens_per_gpu: int = Field(default=16384, ge=1)
+    max_tokens_per_gpu: int = Field(default=16384, ge=1, le=MOST_BATCHED_TOKENS)
     """Maximum number of tokens in one forward and backward pass on a GPU (dynamic batch size); verl's default."""
     offload: bool = False
     """Move weights and optimiser state to host memory while vLLM decodes."""

@@ -3,6 +3,7 @@
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,19 @@ from typing import Any
 import yaml
 
 from redraft.config import own
-from redraft.config.base import parse_lenience
+from redraft.config.base import LARGEST_SEED, parse_lenience
 from redraft.config.cell import Cell, CellFile
 from redraft.config.experiment import Run
 from redraft.config.load import Experiments
-from redraft.config.read import merge, parse, read_yaml
+from redraft.config.read import merge, parse, parse_yaml, read_yaml, shown
 from redraft.errors import UserError
 from redraft.files import write_atomically
 
 SET, NAME = "--set", "--name"
 GIVEN = ("paper", "name", "base")
 """Fields of a cell that follow from the command's other arguments."""
+SETTABLE = ", ".join(sorted(set(Cell.model_fields) - set(GIVEN)))
+"""Fields of a cell that can be set, for messages."""
 GRID = "variants"
 """Name of the grids that are added to the file."""
 ZERO_LENIENCE, FIRST_ZERO_LENIENCE = "lenience_zero", "lenience-inf"
@@ -28,6 +31,8 @@ ZERO_LENIENCE, FIRST_ZERO_LENIENCE = "lenience_zero", "lenience-inf"
 
 Names have log ℓ, so 0 had the word `lenience-inf`, which reads as infinite lenience. A cell with the first word keeps
 its name, since its finished runs are in a folder of that name; `--set` finds it instead of adding a second one."""
+MOST_SEEDS = 1000
+"""Largest number of seeds of a call."""
 HEADING = """\
 # Cells that `redraft run --set` has made, each from the cell that `base` names. Edit and remove what you like. New
 # cells are added at the end. Git ignores this file, unless you add it (docs/quickstart.md).
@@ -61,7 +66,7 @@ def keep(
         try:
             experiments.run_of(cell, seed, preset).check_supported()
         except UserError as error:
-            raise _of_the_command(error, cell, file) from None
+            raise _of_the_command(error, experiments, cell_id, cell, settings, (seed, preset)) from None
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_name(f".{file.name}.lock")):
         kept = Experiments(experiments.root, experiments.named).cells(own.OWN) if file.exists() else []
@@ -90,15 +95,31 @@ def tried(experiments: Experiments, cell_id: str, settings: Sequence[str], seed:
     try:
         return cell, experiments.run_of(cell, seed, preset)
     except UserError as error:
-        raise _of_the_command(error, cell, experiments.cells_of(own.OWN)) from None
+        raise _of_the_command(error, experiments, cell_id, cell, settings, (seed, preset)) from None
 
 
-def _of_the_command(error: UserError, cell: Cell, file: Path) -> UserError:
-    """The error; it names the option instead of the file if it is about the variant."""
-    if error.file != file:
+def _of_the_command(
+    error: UserError,
+    experiments: Experiments,
+    cell_id: str,
+    cell: Cell,
+    settings: Sequence[str],
+    of_run: tuple[int, str],
+) -> UserError:
+    """The error of a variant's run; it names the settings, unless the cell has no valid run without them either."""
+    try:
+        experiments.run(cell_id, *of_run)
+    except UserError:
         return error
+    keys = [setting.partition("=")[0] for setting in settings]
     key = (error.key or "").removeprefix(f"{cell.name}.")
-    return error.replace(file=SET, key=key)
+    if error.file == experiments.cells_of(own.OWN):
+        return error.replace(file=SET, key=key)
+    # A cell's `model` has to be one of the preset's `models`.
+    if named := [name for name in keys if key in (name, f"{name}s")]:
+        return error.replace(file=SET, key=named[0])
+    hint = f"this does not fit {key} in {error.file}"
+    return error.replace(file=SET, key=", ".join(keys), value=None, allowed=None, hint=hint)
 
 
 def variant(experiments: Experiments, cell_id: str, settings: Sequence[str], name: str = "") -> Cell:
@@ -120,6 +141,8 @@ def _named(definition: dict[str, Any], base: str | None, name: str) -> Cell:
         return parse(Cell, {**definition, "paper": own.OWN, "name": name, "base": base}, SET)
     except UserError as error:
         if error.key != "name":
+            if error.allowed == ", ".join(sorted(Cell.model_fields)):
+                raise error.replace(allowed=SETTABLE) from None
             raise
         raise UserError(
             "this is not a name for a cell", key=NAME, value=name, allowed="letters, digits, _, - and single dots"
@@ -144,17 +167,15 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
                 "this field follows from the cell and --name and cannot be set",
                 file=SET,
                 key=key,
-                allowed=[part for part in Cell.model_fields if part not in GIVEN],
+                allowed=SETTABLE,
             )
         if any(f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.") for other in seen):
             raise UserError("this setting is given twice", key=SET, value=key)
         seen.append(key)
         try:
-            nested: Any = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise UserError("not valid YAML", key=SET, value=setting) from None
-        if isinstance(nested, str) and re.fullmatch(r"[+-]?[\d.]+[eE][+-]?\d+", nested):  # PyYAML reads 5e-7 as text
-            nested = float(nested)
+            nested: Any = parse_yaml(text, SET)
+        except UserError as error:
+            raise error.replace(file=None, key=SET, value=shown(setting)) from None
         for part in reversed(parts):
             nested = {part: nested}
         changes = merge(changes, nested)
@@ -196,8 +217,8 @@ def _add(cell: Cell, base: Cell, file: Path) -> None:
     for indent in ("", "  "):
         text = before + textwrap.indent(yaml.safe_dump([grid], sort_keys=False), indent)
         try:
-            found = yaml.safe_load(text)
-        except yaml.YAMLError:
+            found = parse_yaml(text, file)
+        except UserError:
             continue
         if found == wanted:
             parse(CellFile, found, file)
@@ -215,15 +236,18 @@ def seeds_of(texts: Sequence[str]) -> list[int]:
     """Seeds of texts such as `0`, `0-2` and `0,2,5`.
 
     Raises:
-        UserError: for a text that is none of these, or a repeated seed.
+        UserError: for a text that is none of these, a repeated or too large seed, or more than `MOST_SEEDS`.
     """
     seeds: list[int] = []
     for part in (part for text in texts for part in text.split(",")):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        found = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", part.strip(), flags=re.ASCII)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if first > last:
-            raise UserError("not a list of seeds", key="--seeds", value=part, allowed="0, 0-2 or 0,2,5")
+        if first > last or last > LARGEST_SEED:
+            allowed = f"0, 0-2 or 0,2,5; at most {LARGEST_SEED}"
+            raise UserError("not a list of seeds", key="--seeds", value=shown(part), allowed=allowed)
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise UserError("too many seeds", key="--seeds", value=part, allowed=f"at most {MOST_SEEDS}")
         seeds += range(first, last + 1)
-    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+    if twice := [seed for seed, count in Counter(seeds).items() if count > 1]:
         raise UserError("this seed is given twice", key="--seed", value=twice[0])
     return seeds

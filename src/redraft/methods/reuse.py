@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 from pydantic import Field
 
-from redraft.config.base import Config
+from redraft.config.base import MOST_STEPS, MOST_TOKENS, Config
 from redraft.config.capability import Capability
 from redraft.config.retention import Retention
 from redraft.config.trainer import TrainerConfig
@@ -157,7 +157,7 @@ class ReuseMethod(Registered):
 class DraftsOfLastVisit(ReuseMethod):
     """Fields of methods whose draft is the rollout of the last visit."""
 
-    fresh_every: int = Field(default=0, ge=0)
+    fresh_every: int = Field(default=0, ge=0, le=MOST_STEPS)
     """Epoch passes after which a sample is sampled without a draft; 0 for never. Samples of a group take turns: no
     token is older than so many visits, and each group of as many samples has one new trajectory at least. An exact rule
     stays exact, since nothing that was accepted decides."""
@@ -171,7 +171,7 @@ class DraftsOfLastVisit(ReuseMethod):
 class StoredTop(DraftsOfLastVisit):
     """Fields of rules that know the draft's distribution by its most probable tokens, which are stored with it."""
 
-    top: int = Field(default=32, ge=1)
+    top: int = Field(default=32, ge=1, le=MOST_TOKENS)
     """Most probable tokens of the distribution that are stored with each token (k), 8 bytes each. A token that is not
     among them is rejected, which costs acceptance and not exactness."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
@@ -62,6 +62,10 @@ class Schedule(Protocol):
 
 class ScheduleMethod(Registered):
     """Selection of the prompts that a step rolls out, and of the groups that the policy is updated from."""
+
+    counted: ClassVar[tuple[str, ...]] = ()
+    """Names of the counts that the schedule adds to each step's record (`Schedule.counts`). Tables and figures may name
+    them."""
 
     def check(self, trainer: TrainerConfig, problems: int) -> None:
         """Reject sizes that do not fit each other.

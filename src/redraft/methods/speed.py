@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from redraft.config.base import MOST_PROMPTS, MOST_RESPONSES
 from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 from redraft.methods.schedule import ScheduleMethod, ScheduleState
@@ -35,14 +36,17 @@ class Speed(ScheduleMethod):
     """
 
     order: ClassVar[int] = 20
+    counted: ClassVar[tuple[str, ...]] = (
+        *("prompts_screened", "prompts_qualified", "prompts_continued", "prompts_waiting", "prompts_dropped"),
+    )
     kind: Literal["speed"] = "speed"
-    screening: int = Field(default=4, ge=2)
+    screening: int = Field(default=4, ge=2, le=MOST_RESPONSES)
     """Responses that screen a prompt (N_init); the others (N_cont) follow. With one response nothing can pass."""
     low: float = Field(default=0.0, ge=0, lt=1)
     """Share of correct responses above which a prompt qualifies, strictly (P_low)."""
     high: float = Field(default=1.0, gt=0, le=1)
     """Share of correct responses below which it qualifies, strictly (P_high)."""
-    buffer: int | None = Field(default=None, ge=1)
+    buffer: int | None = Field(default=None, ge=1, le=MOST_PROMPTS)
     """Maximum number of qualified prompts that wait to be continued, at least a batch; beyond it the oldest are
     dropped. If empty, as many as one step can add to a batch that waits, so that none is dropped."""
     stale: Literal["recomputed", "stored"] = "recomputed"
@@ -172,13 +176,9 @@ class SpeedSchedule:
         self.finished_groups += groups[: len(continued)]
         waiting = [*rest, *passed]
         self.qualified = waiting[max(0, len(waiting) - self.capacity) :]
-        self.counted = {
-            "prompts_screened": len(screened),
-            "prompts_qualified": len(passed),
-            "prompts_continued": len(continued),
-            "prompts_waiting": len(self.qualified),
-            "prompts_dropped": len(waiting) - len(self.qualified),
-        }
+        dropped = len(waiting) - len(self.qualified)
+        counts = (len(screened), len(passed), len(continued), len(self.qualified), dropped)
+        self.counted = dict(zip(self.speed.counted, counts, strict=True))
 
     def _qualifies(self, group: "Group") -> bool:
         correct = sum(sample.correct for sample in group.samples)

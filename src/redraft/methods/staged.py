@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from redraft.config.base import Lenience
+from redraft.config.base import MOST_PROMPTS, MOST_RESPONSES, Lenience
 from redraft.config.capability import Capability
 from redraft.config.retention import Retention
 from redraft.config.trainer import TrainerConfig
@@ -32,14 +32,14 @@ class Staged(ReuseMethod):
     order: ClassVar[int] = 110
     title: ClassVar[str] = "AR3PO"
     kind: Literal["staged"] = "staged"
-    stage_size: int = Field(default=4, ge=2)
+    stage_size: int = Field(default=4, ge=2, le=MOST_RESPONSES)
     """Responses of a stage (k); divides `group_size`, and equals it where there are no stages. A group of one response
     would have no baseline."""
     replay: Literal["none", "recomputed", "stopped", "stored"] = "stopped"
     """Part of the reused response in the update. `recomputed`: trained on, its old log-probabilities are the current
     policy's (option I); `stopped`: it only enters the baseline (option II); `stored`: trained on, its old
     log-probabilities are those of the policy that sampled it (direct replay); `none`: nothing is reused."""
-    capacity: int = Field(default=64, ge=1)
+    capacity: int = Field(default=64, ge=1, le=MOST_PROMPTS)
     """Correct responses that are kept of each prompt; the paper has no bound."""
     evict: Literal["oldest", "newest"] = "oldest"
     """Correct responses that go when there are more; the paper does not say."""

@@ -33,7 +33,7 @@ class Call(Config):
 
     preset: str
     """Name of the preset."""
-    seeds: int | None = Field(default=None, ge=1)
+    seeds: int | None = Field(default=None, ge=1, le=1000)
     """Number of seeds, counted from 0; the preset's seeds if None."""
     papers: str = ""
     """Names of papers, separated by commas; if empty, the target and the preset decide."""
@@ -65,6 +65,7 @@ class CampaignPlan:
         targets: returns the rules and files that the call names; Snakemake knows them after reading all rules.
         environment: variables that jobs inherit.
         main: false in a job's process, which reads the papers from the environment and skips the checks.
+        check: further check of a paper's declarations, by code that this package does not import.
 
     Raises:
         UserError: for an unknown preset or paper; from every method, for mistakes in experiment files.
@@ -77,9 +78,10 @@ class CampaignPlan:
         targets: Callable[[], Container[str]],
         environment: MutableMapping[str, str],
         main: bool,
+        check: Callable[[Experiments, str], None] = lambda *_: None,
     ) -> None:
         self.call, self.experiments, self.targets = call, experiments, targets
-        self.environment, self.main = environment, main
+        self.environment, self.main, self.check = environment, main, check
         preset = experiments.preset(call.preset)
         if call.seeds:
             preset = preset.model_copy(update={"seeds": list(range(call.seeds)), "more_seeds": {}})
@@ -117,15 +119,8 @@ class CampaignPlan:
     @cache  # noqa: B019 - one instance lives as long as the process
     def _check_paper(self, paper: str) -> None:
         """Read declarations that rules need only later, so that a mistake in them ends the call at once."""
-        experiments, preset = self.experiments, self.preset
-        for cell in experiments.cells(paper, preset.default.get(paper)):
-            if not experiments.misfit(cell.id, preset.name):
-                experiments.run(cell.id, preset.seeds[0], preset.name)
-                experiments.seeds(cell, preset)
-        for part in (experiments.tables, experiments.figures, experiments.claims, experiments.reported):
-            part(paper)
-        experiments.observed_cell(paper)
-        check_published(experiments, paper)
+        check_paper(self.experiments, self.preset, paper)
+        self.check(self.experiments, paper)
 
     @cached_property
     def papers(self) -> list[str]:
@@ -178,7 +173,7 @@ class CampaignPlan:
         `collect`, so that `collect` and the following rules run again. This takes seconds and loses nothing, since
         `collect` gathers every finished run.
         """
-        experiments, default, grids = self.experiments, self.preset.default.get(paper), []
+        experiments, default, grids = self.experiments, self.experiments.default_grids(self.preset, paper), []
         if "reproduction" in self.targets():
             grids += experiments.grids(paper, beyond_paper=False)
         if "extras" in self.targets():
@@ -198,7 +193,7 @@ class CampaignPlan:
         if misfit := experiments.misfit(cell_id, preset.name):
             return misfit
         run = experiments.run(cell_id, preset.seeds[0], preset.name)
-        default = [cell.id for cell in experiments.cells(run.paper, preset.default.get(run.paper))]
+        default = [cell.id for cell in experiments.cells(run.paper, experiments.default_grids(preset, run.paper))]
         missing = [file for file in problem_files(run.data) if not Path(file).exists()]
         if run.unsupported or cell_id in default or not missing:
             return run.unsupported
@@ -331,3 +326,20 @@ class CampaignPlan:
 def problem_files(*data: Data) -> list[str]:
     """Files of user-defined problems; rules need them as inputs, since fingerprints contain only their paths."""
     return [part.path for part in data if part.kind == "file"]
+
+
+def check_paper(experiments: Experiments, preset: Preset, paper: str) -> None:
+    """Read all declarations of a paper, and check that its default runs at a preset are valid and have their files.
+
+    Raises:
+        UserError: for the first mistake.
+    """
+    for cell in experiments.cells(paper, experiments.default_grids(preset, paper)):
+        if not experiments.misfit(cell.id, preset.name):
+            experiments.run(cell.id, preset.seeds[0], preset.name)
+            experiments.check_sources(cell.id, preset.name)
+            experiments.seeds(cell, preset)
+    for part in (experiments.tables, experiments.figures, experiments.claims, experiments.reported):
+        part(paper)
+    experiments.observed_cell(paper)
+    check_published(experiments, paper)

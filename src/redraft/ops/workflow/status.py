@@ -69,7 +69,7 @@ def target(
     preset = experiments.preset(layout.preset)
     chosen = list(papers) or preset.papers([] if grids else preset.first)
     if not grids:
-        return {paper: preset.default.get(paper) for paper in chosen}
+        return {paper: experiments.default_grids(preset, paper) for paper in chosen}
     known = {paper: {grid.name for grid in experiments.cell_file(paper).grids} for paper in chosen}
     for grid in grids:
         if not any(grid in names for names in known.values()):

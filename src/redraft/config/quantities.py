@@ -1,0 +1,302 @@
+"""Names of quantities, checked when tables, claims and figures are read (docs/metrics.md).
+
+`redraft.analysis.data.quantities` measures them. A name is checked here, and not against the records of finished runs,
+so that a misspelled one is reported before anything is trained.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from redraft.config.base import STEP_STAGES, Quantity, invalid, near
+from redraft.config.decoding import BLOCK_STARTS, LONGEST_DRAFT
+
+ACCURACY = "accuracy:"
+"""Prefix of the accuracies, percent: of a benchmark, of several joined by `+` or a role (their mean), or `all`."""
+EACH = f"{ACCURACY}*"
+"""Quantity of a table's column that is expanded to one absolute column per benchmark."""
+SECONDS = "seconds:"
+"""Prefix of the mean seconds a step of a stage, or `total`."""
+SPEEDUP = "speedup:"
+"""Prefix of a table column's quantity that compares the times of a cell and its baseline."""
+CORRELATION = "correlation:"
+"""Prefix of Pearson's coefficient of two quantities of a step: `correlation:entropy:block_efficiency`."""
+AT_EQUAL = "at_equal:"
+"""Prefix of an accuracy at the budget that the runs of several cells all reach."""
+FIRST_REACHED = {"hours_to:": "hours_to:<value>:<quantity>", "steps_to:": "steps_to:<value>:<quantity>"}
+"""Prefix of the first hour, or number of steps, at which a quantity is not below a value, to its form."""
+REDUCTIONS = ("sum", "mean", "max", "first_epoch", "last_epoch", "reuse_epochs")
+"""Prefixes that turn a quantity of a step into one of the run."""
+WINDOW = re.compile(r"(sum|mean|max)@(\d{1,9})-(\d{1,9})")
+"""Prefix of a sum, mean or maximum over some steps, which count from 1."""
+BIN = re.compile(r"bin@(\d+\.?\d*|\.\d+)-(\d+\.?\d*|\.\d+):(\w+):(\w+)")
+"""A quantity of prompts in a bin: lower and upper edge, quantity of a prompt that selects the bin, and quantity."""
+SHARE = "share"
+"""Quantity of a bin: the share of prompts in it."""
+
+KINDS_OF_SPEEDUP = ("printed", "honest", "step", "end_to_end", "controlled")
+"""Kinds of speedup (`redraft.analysis.data.timing`)."""
+PROMPT_QUANTITIES = (
+    *("pass_rate", "pass_rate_so_far", "pass_rate_before", "responses", "response_length", "prefix_length"),
+    "draft_length",
+)
+"""Quantities of a prompt in an epoch pass."""
+SPECULATION_FIELDS = (
+    *("draft_length", "block_efficiency", "acceptance", "speculated_passes", "drafting_seconds"),
+    *("block_verification_seconds", "quantisation_seconds", "quantisation_error"),
+    *(f"kept_at.{place}" for place in range(1, LONGEST_DRAFT + 1)),
+    *(f"{name}.{start}" for name in ("kept_from", "proposed_from") for start in BLOCK_STARTS),
+)
+"""Fields of the step records of runs with self-speculation."""
+FIELDS = (
+    *("epoch", "training_step", "updated"),
+    *("rollouts", "rollouts_per_prompt", "tokens_decoded", "tokens_verified", "tokens_reused", "tokens_cached"),
+    *("response_length", "truncated", "prefix_length", "prefix_share", "full_reuse_ratio", "token_age_epochs"),
+    *("tail_share", "reward", "fresh_reward", "grading_seconds", "informative", "without_correct", "replayed"),
+    *("trained_rollouts", "trained_reward", "trained_age", "entropy", "drift", "kl", "fresh_kl", "clip_fraction"),
+    *("gradient_norm", "critic_loss", "critic_gradient_norm", "mean_weight", "effective_samples", "lenience"),
+    *("log_prob_gap", "log_prob_gap_max"),
+    *SPECULATION_FIELDS,
+    *(f"seconds.{stage}" for stage in (*STEP_STAGES, "total")),
+    *("distinct_1", "distinct_2", "self_bleu", "self_bleu_within", "distinct_within"),
+    *("rouge_1_recall", "rouge_1_precision", "rouge_1", "distinct_trajectories", "trajectories_share"),
+    *("token_age_steps", "token_age_steps_max", "repeats_spread"),
+)
+"""Numbers that a step's record, its diversity and its repeats may have, except the counts of schedules."""
+DERIVED = (
+    *("rollout_seconds", "generation_seconds", "without_correct_after_reuse", "all_correct", "token_acceptance"),
+    *(f"token_acceptance_from.{start}" for start in BLOCK_STARTS),
+)
+"""Quantities of a step that are computed from several fields."""
+RUN_QUANTITIES = (
+    *("tokens_decoded", "tokens_verified", "rollout_seconds", "generation_seconds", "step_seconds", "prefix_length"),
+    *("prefix_share", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "entropy", "kl", "fresh_kl"),
+    *("kl_max", "clip_fraction", "clip_fraction_max", "distinct_1", "self_bleu", "self_bleu_within"),
+    *("rouge_1_second_epoch", "rouge_1_last_epoch", "hours", "generation_steps", "training_steps"),
+    *("rollouts_per_batch", "informative", "response_length", "reuse_share", "from_half", "first_reuse_step"),
+    *(f"{of}_{part}" for of in ("prefix_length", "prefix_share") for part in ("early", "middle", "late")),
+    *(f"rollout_seconds_{of}" for of in ("first_epoch", "last_epoch", "reuse_epochs")),
+    *(f"{SECONDS}{stage}" for stage in (*STEP_STAGES, "total")),
+)
+"""Quantities of a run with a name of their own."""
+FORMS = (
+    f"{ACCURACY}<benchmark, role or all>",
+    *(f"{name}:<quantity of a step>" for name in REDUCTIONS),
+    "mean@<first step>-<last step>:<quantity of a step>",
+    f"{CORRELATION}<quantity of a step>:<quantity of a step>",
+    "bin@<low>-<high>:<quantity of a prompt that selects the bin>:<quantity of a prompt, or share>",
+    f"{AT_EQUAL}<quantity of a step>:<cells joined by +>:{ACCURACY}<benchmark, role or all>",
+    *FIRST_REACHED.values(),
+)
+"""Forms of all other quantities of a run."""
+
+
+@cache
+def fields() -> frozenset[str]:
+    """Names of all numbers of a step, with the counts of all registered schedules."""
+    from redraft.methods.schedule import ScheduleMethod  # here, since it imports `redraft.config`
+
+    return frozenset(FIELDS).union(*(kind.counted for kind in ScheduleMethod.registered()))
+
+
+def step_quantities() -> frozenset[str]:
+    """Names of all quantities of a step."""
+    return fields() | set(DERIVED)
+
+
+def similar(name: str, known: Iterable[str], forms: Sequence[str] = ()) -> str:
+    """The names closest to `name`; all known names and forms if none is close."""
+    names = list(known)
+    close = near(name, names)
+    return ", ".join(close if len(close) < len(names) else [*sorted(names), *forms])
+
+
+def check_accuracy(quantity: str, benchmarks: Collection[str] = ()) -> None:
+    """Raise a ValueError unless all names of `accuracy:<a>+<b>` are benchmarks; without benchmarks any name is one."""
+    for name in quantity.removeprefix(ACCURACY).split("+"):
+        if not name or (benchmarks and name not in benchmarks):
+            raise invalid("no such benchmark or role", similar(name, benchmarks) or FORMS[0])
+
+
+def check_step(quantity: str) -> None:
+    """Raise a ValueError unless this is a quantity of a step."""
+    if quantity not in (known := step_quantities()):
+        raise invalid("no such quantity of a step", similar(quantity, known))
+
+
+def check_prompt(quantity: str, share: bool = False) -> None:
+    """Raise a ValueError unless this is a quantity of a prompt, or with `share` the share of prompts in a bin."""
+    known = [*PROMPT_QUANTITIES, *([SHARE] if share else [])]
+    if quantity not in known:
+        raise invalid("no such quantity of a prompt", ", ".join(known))
+
+
+def check_run(quantity: str, benchmarks: Collection[str] = (), cells: Collection[str] = ()) -> None:
+    """Check that this is a quantity of a run.
+
+    Args:
+        quantity: name or form (docs/metrics.md).
+        benchmarks: names of benchmarks and roles; if empty, every name is one.
+        cells: names of cells; if empty, every name is one.
+
+    Raises:
+        ValueError: if it is not; what is allowed are the closest names.
+    """
+    name, colon, rest = quantity.partition(":")
+    if quantity in RUN_QUANTITIES:
+        return
+    if quantity.startswith(ACCURACY):
+        check_accuracy(quantity, benchmarks)
+    elif f"{name}:" in FIRST_REACHED:
+        _check_first_reached(quantity, benchmarks)
+    elif f"{name}:" == AT_EQUAL:
+        _check_at_equal(rest, benchmarks, cells)
+    elif f"{name}:" == CORRELATION:
+        for part in _parts(quantity, rest, 2):
+            check_step(part)
+    elif name.startswith("bin@"):
+        _check_bin(quantity)
+    elif "@" in name:
+        _check_window(name)
+        check_step(rest)
+    elif colon and name in REDUCTIONS:
+        check_step(rest)
+    else:
+        known = [*RUN_QUANTITIES, *(f"{prefix}:{each}" for prefix in REDUCTIONS for each in step_quantities() if colon)]
+        close = near(quantity, known)
+        named = close if len(close) < len(known) else [*RUN_QUANTITIES, *FORMS]
+        raise invalid("no such quantity of a run", ", ".join(named))
+
+
+def _parts(quantity: str, rest: str, count: int) -> list[str]:
+    """The parts after a prefix, separated by colons."""
+    parts = rest.split(":", count - 1)
+    if len(parts) < count:
+        form = next(form for form in FORMS if form.startswith(f"{quantity.partition(':')[0]}:"))
+        raise invalid("this quantity of a run is incomplete", form)
+    return parts
+
+
+def _check_first_reached(quantity: str, benchmarks: Collection[str]) -> None:
+    name, _, rest = quantity.partition(":")
+    value, measured = _parts(quantity, rest, 2)
+    if not re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?(e[+-]?\d{1,2})?", value):
+        raise invalid(f"{value} is no value to reach", FIRST_REACHED[f"{name}:"])
+    if measured.startswith(ACCURACY):
+        check_accuracy(measured, benchmarks)
+    else:
+        check_step(measured)
+
+
+def _check_at_equal(rest: str, benchmarks: Collection[str], cells: Collection[str]) -> None:
+    spent, named, accuracy = _parts(AT_EQUAL, rest, 3)
+    check_step(spent)
+    for cell in named.split("+"):
+        if cells and cell not in cells:
+            raise invalid(f"no such cell: {cell}", similar(cell, cells))
+    if not accuracy.startswith(ACCURACY):
+        raise invalid("this is not an accuracy", FORMS[0])
+    check_accuracy(accuracy, benchmarks)
+
+
+def _check_bin(quantity: str) -> None:
+    if not (match := BIN.fullmatch(quantity)):
+        raise invalid("no such bin", next(form for form in FORMS if form.startswith("bin@")))
+    low, high, by, of = match.groups()
+    if float(low) >= float(high):
+        raise invalid(f"the lower edge ({low}) must be below the upper edge ({high})", "bin@<low>-<high>:…")
+    check_prompt(by)
+    check_prompt(of, share=True)
+
+
+def _check_window(name: str) -> None:
+    match = WINDOW.fullmatch(name)
+    if not match or not 1 <= int(match[2]) <= int(match[3]):
+        raise invalid(
+            f"{name} is not a range of steps, which count from 1",
+            "sum@, mean@ or max@<first step>-<last step>, the first step not after the last one",
+        )
+
+
+def _known(info: ValidationInfo, names: str) -> Collection[str]:
+    return (info.context or {}).get(names, ())
+
+
+def _of_run(quantity: str, info: ValidationInfo) -> str:
+    check_run(quantity, _known(info, "benchmarks"), _known(info, "cells"))
+    return quantity
+
+
+def _of_column(quantity: str, info: ValidationInfo) -> str:
+    kinds = [SPEEDUP + kind for kind in KINDS_OF_SPEEDUP]
+    if quantity.startswith(SPEEDUP) and quantity not in kinds:
+        raise invalid("no such speedup", ", ".join(kinds))
+    return quantity if quantity == EACH or quantity in kinds else _of_run(quantity, info)
+
+
+def _of_print(quantity: str, info: ValidationInfo) -> str:
+    return quantity if quantity in _known(info, "reported") else _of_run(quantity, info)
+
+
+def _of_accuracy(quantity: str, info: ValidationInfo) -> str:
+    if not quantity.startswith(ACCURACY):
+        raise invalid("this is not an accuracy", FORMS[0])
+    check_accuracy(quantity, _known(info, "benchmarks"))
+    return quantity
+
+
+def _of_step(quantity: str) -> str:
+    check_step(quantity)
+    return quantity
+
+
+def _of_target(quantity: str, info: ValidationInfo) -> str:
+    return _of_accuracy(quantity, info) if quantity.startswith(ACCURACY) else _of_step(quantity)
+
+
+RunQuantity = Annotated[Quantity, AfterValidator(_of_run)]
+"""Quantity of a run."""
+ColumnQuantity = Annotated[Quantity, AfterValidator(_of_column)]
+"""Quantity of a run, `accuracy:*` or a kind of speedup."""
+PrintedQuantity = Annotated[Quantity, AfterValidator(_of_print)]
+"""Quantity of a run, or one of the paper's reported tables alone."""
+Accuracy = Annotated[Quantity, AfterValidator(_of_accuracy)]
+"""An accuracy."""
+StepQuantity = Annotated[Quantity, AfterValidator(_of_step)]
+"""Quantity of a step."""
+TargetQuantity = Annotated[Quantity, AfterValidator(_of_target)]
+"""An accuracy, or a quantity of a step."""
+
+
+def check_panel(quantity: str, by: str, x: str, context: Any, at: tuple[str | int, ...]) -> None:
+    """Raise a ValueError unless `quantity`, and for bins `by`, are quantities of a panel's axis `x`.
+
+    Args:
+        quantity: of a panel over runs.
+        by: quantity that selects the bin.
+        x: axis of the panel.
+        context: of the validation.
+        at: path of the panel.
+    """
+    known: dict[str, Any] = context or {}
+    benchmarks, field = known.get("benchmarks", ()), "quantity"
+    try:
+        if x == "bins":
+            check_prompt(quantity, share=True)
+            field = "by"
+            check_prompt(by)
+        elif x in ("cell", "surface"):
+            check_run(quantity, benchmarks, known.get("cells", ()))
+        elif not quantity.startswith(ACCURACY):
+            check_step(quantity)
+        elif x == "epoch":
+            raise invalid("an accuracy is measured after steps, not by epoch", "x: step, hours, tokens or updates")
+        else:
+            check_accuracy(quantity, benchmarks)
+    except PydanticCustomError as error:
+        details = error.context or {}
+        raise invalid(details["message"], details["expected"], (*at, field)) from None
