@@ -1,8 +1,8 @@
-"""A small Llama as a GGUF file, written as llama.cpp's converter writes one."""
+"""Small models as GGUF files, written as llama.cpp's converter writes them."""
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen3Config
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -33,6 +33,8 @@ LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 
 
 def random_llama():
@@ -44,8 +46,36 @@ def random_llama():
     return model
 
 
-def write(file, model, architecture="llama", name="small", template=TEMPLATE, split="smollm", lacks=None):
-    """Write a model with its tokenizer; gguf must be importable."""
+def random_model(architecture, **settings):
+    """A model of an architecture with three query heads for each key-value head; its biases are not 0."""
+    torch.manual_seed(0)
+    shape = {key: value for key, value in SHAPE.items() if key != "rope_theta" or "rope_parameters" not in settings}
+    model = AutoModelForCausalLM.from_config(CONFIGS[architecture](**shape | settings)).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+        if parameter.ndim == 1:
+            parameter.data.add_(torch.rand_like(parameter) / 3)
+    return model
+
+
+def write(
+    file,
+    model,
+    architecture="llama",
+    name="small",
+    template=TEMPLATE,
+    split="smollm",
+    lacks=None,
+    extra=None,
+    tensors=None,
+):
+    """Write a model with its tokenizer; gguf must be importable.
+
+    Args:
+        lacks: name of a tensor or of a key that is left out.
+        extra: further keys and their values; they replace others.
+        tensors: further arrays by their names.
+    """
     from gguf import GGUFWriter
 
     config, writer = model.config, GGUFWriter(file, architecture)
@@ -71,7 +101,12 @@ def write(file, model, architecture="llama", name="small", template=TEMPLATE, sp
     writer.add_pad_token_id(2)
     if template:
         writer.add_chat_template(template)
-    for tensor, values in _tensors(model):
+    for key, value in (extra or {}).items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        writer.kv_data[0].pop(key, None)
+        add.get(type(value), writer.add_array)(key, value)
+    writer.kv_data[0].pop(lacks, None)
+    for tensor, values in [*_tensors(model, architecture), *(tensors or {}).items()]:
         if tensor != f"{lacks}.weight":
             writer.add_tensor(tensor, values)
     writer.write_header_to_file()
@@ -80,18 +115,23 @@ def write(file, model, architecture="llama", name="small", template=TEMPLATE, sp
     writer.close()
 
 
-def _tensors(model):
+def _tensors(model, architecture):
     state = {key: value.detach().numpy() for key, value in model.state_dict().items()}
     yield "token_embd.weight", state["model.embed_tokens.weight"]
     yield "output_norm.weight", state["model.norm.weight"]
+    if not model.config.tie_word_embeddings:
+        yield "output.weight", state["lm_head.weight"]
     for layer in range(model.config.num_hidden_layers):
         of_layer = f"model.layers.{layer}."
-        for name, theirs in LAYER.items():
+        for name, theirs in (LAYER | (NORMS if architecture == "qwen3" else {})).items():
             yield f"blk.{layer}.{name}.weight", state[f"{of_layer}{theirs}.weight"]
         heads = {"q": model.config.num_attention_heads, "k": model.config.num_key_value_heads}
         for name, count in heads.items():
             weight = state[f"{of_layer}self_attn.{name}_proj.weight"]
-            yield f"blk.{layer}.attn_{name}.weight", _interleaved(weight, count)
+            rotated = _interleaved(weight, count) if architecture == "llama" else weight
+            yield f"blk.{layer}.attn_{name}.weight", rotated
+        for name in "qkv" if architecture == "qwen2" else "":
+            yield f"blk.{layer}.attn_{name}.bias", state[f"{of_layer}self_attn.{name}_proj.bias"]
 
 
 def _interleaved(weight, heads):

@@ -110,11 +110,106 @@ def test_weights_tokenizer_and_template_are_those_that_were_written(file, tmp_pa
         "<|im_end|>",
         "<|endoftext|>",
     )
-    assert models.stop_tokens(again, saved) == {2}
+    assert models.stop_tokens(again) == {2}
     [prompt] = encode(saved, ["hello 12 , it 's"])
     assert saved.decode(prompt) == "<|im_start|>user\nhello 12 , it 's<|im_end|>\n<|im_start|>assistant\n"
     assert prompt.count(1) == 2
     assert prompt.count(2) == 1
+
+
+ROPES = {
+    "none": ({"rope_type": "default"}, {}),
+    "type none": ({"rope_type": "default"}, {"rope.scaling.type": "none", "rope.scaling.factor": 4.0}),
+    "linear": ({"rope_type": "linear", "factor": 4.0}, {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+    "no type": ({"rope_type": "linear", "factor": 2.0}, {"rope.scaling.factor": 2.0}),
+    "old": ({"rope_type": "linear", "factor": 2.0}, {"rope.scale_linear": 2.0}),
+    "yarn": (
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 64,
+            "rope.scaling.finetuned": True,
+        },
+    ),
+    "yarn, bounds": (
+        {
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "original_max_position_embeddings": 512,
+            "beta_fast": 40.0,
+            "beta_slow": 2.0,
+        },
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 8.0,
+            "rope.scaling.yarn_beta_fast": 40.0,
+            "rope.scaling.yarn_beta_slow": 2.0,
+        },
+    ),
+    "llama3": (
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+        {},
+    ),
+}
+"""transformers' parameters of rotary embeddings, and the same as keys of a GGUF file."""
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("rope", ROPES)
+@pytest.mark.parametrize("architecture", gguf_files.CONFIGS)
+def test_logits_are_those_of_the_model_that_was_written_for_every_architecture_and_scaling(
+    reader, tmp_path, architecture, rope
+):
+    """At 300 positions, with and without a separate head; saved and loaded again they are equal."""
+    parameters, keys = ROPES[rope]
+    expected = gguf_files.random_model(
+        architecture,
+        rope_parameters={"rope_theta": 1e5} | parameters,
+        tie_word_embeddings=rope == "none",
+        sliding_window=None,
+    )
+    tensors = {}
+    if parameters["rope_type"] == "llama3":
+        plain = 1 / 1e5 ** (np.arange(0, 8, 2) / 8)
+        tensors = {"rope_freqs.weight": (plain / expected.model.rotary_emb.inv_freq.numpy()).astype(np.float32)}
+        keys = {"context_length": 512}
+    if architecture == "qwen3":
+        keys = keys | {"attention.key_length": 8, "attention.value_length": 8}
+    file = tmp_path / "small.gguf"
+    extra = {f"{architecture}.{key}": value for key, value in keys.items()}
+    gguf_files.write(file, expected, architecture, split="qwen2", extra=extra, tensors=tensors)
+    model, tokenizer = gguf.load(settings(file), LOCK)
+    tokens = torch.arange(300)[None] % 250
+    torch.testing.assert_close(model(tokens).logits, expected(tokens).logits, atol=1e-4, rtol=1e-4)
+    models.save(model, tokenizer, tmp_path / "model")
+    assert torch.equal(models.load(tmp_path / "model")[0](tokens).logits, model(tokens).logits)
+
+
+@pytest.mark.servers
+def test_a_response_ends_with_the_sequence_or_the_turn_or_the_message(reader, tmp_path):
+    file = tmp_path / "small.gguf"
+    extra = {"tokenizer.ggml.eot_token_id": 7, "tokenizer.ggml.eom_token_id": 9}
+    gguf_files.write(file, gguf_files.random_llama(), extra=extra)
+    model, tokenizer = gguf.load(settings(file), LOCK)
+    models.save(model, tokenizer, tmp_path / "model")
+    assert models.ends(tmp_path / "model", tokenizer) == models.stop_tokens(model) == {2, 7, 9}
+
+
+@pytest.mark.servers
+def test_tokens_that_were_added_to_the_vocabulary_are_never_split(reader, tmp_path):
+    types = [3 if token in gguf_files.SPECIAL else 1 for token in gguf_files.TOKENS]
+    types[gguf_files.TOKENS.index("ll")] = 4
+    file = tmp_path / "small.gguf"
+    gguf_files.write(file, gguf_files.random_llama(), extra={"tokenizer.ggml.token_type": types})
+    _, tokenizer = gguf.load(settings(file), LOCK)
+    assert tokenizer.tokenize("hello") == ["he", "ll", "o"]
 
 
 @pytest.mark.servers
@@ -135,9 +230,12 @@ def test_text_is_split_as_the_file_says(reader, tmp_path, split, found):
         ({"split": "llama-bpe"}, "tokenizer.ggml.pre", "llama-bpe"),
         ({"architecture": "mpt"}, "general.architecture", "mpt"),
         ({"name": "mistral"}, "general.architecture", "mistral"),
-        ({"lacks": "blk.1.ffn_up"}, "tensors", "model.layers.1.mlp.up_proj.weight"),
+        ({"lacks": "blk.1.ffn_up"}, "weights", "model.layers.1.mlp.up_proj.weight"),
+        ({"tensors": {"blk.0.attn_q.bias": np.ones(48, np.float32)}}, "tensors", "blk.0.attn_q.bias"),
+        ({"tensors": {"rope_freqs.weight": np.arange(1, 5, dtype=np.float32)}}, "tensors", "rope_freqs.weight"),
+        ({"lacks": "llama.attention.head_count_kv"}, "llama.attention.head_count_kv", None),
     ],
-    ids=["template", "split", "architecture", "tokenizer", "weights"],
+    ids=["template", "split", "architecture", "tokenizer", "weights", "bias", "frequencies", "heads"],
 )
 def test_a_file_that_would_be_read_wrongly_is_rejected(reader, tmp_path, change, key, value):
     file = tmp_path / "small.gguf"

@@ -1,29 +1,190 @@
-"""Which tokens end a response of a model, and heads of their own."""
+"""Files of models: what ends a response, weights that do not fit, heads of their own, and settings that do nothing."""
 
+import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from redraft.errors import UserError
+from redraft.files import read_json
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 from redraft.train.initial_policy import make_model
-from redraft.train.models import stop_tokens
+
+
+@pytest.fixture
+def model_folder(tiny_model, tmp_path):
+    """A copy of the tiny model, to be changed."""
+    return Path(shutil.copytree(tiny_model, tmp_path / "a-model"))
+
+
+def edit(folder, name, **change):
+    file = folder / name
+    content = json.loads(file.read_text()) | change
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
 
 
 @pytest.mark.parametrize(
-    ("ends", "stops"), [(1, {1, 2}), ([1, 5], {1, 2, 5}), ([2], {2}), (0, {0, 2}), (None, {2})], ids=str
+    ("in_config", "in_generation", "expected"),
+    [
+        (1, 1, {1}),
+        (1, [1, 5], {1, 5}),
+        ([1, 5], 1, {1, 5}),
+        ([5, 6], None, {1, 5, 6}),
+        ([5, 6], ..., {1, 5, 6}),
+        (..., 7, {1, 7}),
+        (0, ..., {0, 1}),
+        (..., ..., {1}),
+    ],
+    ids=str,
 )
-def test_all_ends_that_model_and_tokenizer_name_are_stops(ends, stops):
-    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=ends))
-    assert stop_tokens(model, SimpleNamespace(eos_token_id=2)) == stops
+def test_all_ends_that_the_files_and_the_tokenizer_name_end_a_response_of_every_backend(
+    model_folder, in_config, in_generation, expected
+):
+    """The tokenizer names 1. Whatever reads the loaded or the saved model by transformers' rules finds the same."""
+    edit(model_folder, "config.json", eos_token_id=in_config)
+    edit(model_folder, "generation_config.json", eos_token_id=in_generation)
+    if in_generation is ...:
+        (model_folder / "generation_config.json").unlink()
+    model, tokenizer = models.load(model_folder)
+    assert models.ends(model_folder, tokenizer) == models.stop_tokens(model) == expected
+    models.save(model, tokenizer, model_folder.with_name("saved"))
+    saved = LlamaForCausalLM if model.config.model_type == "llama" else type(model)
+    found = saved.from_pretrained(model_folder.with_name("saved")).generation_config.eos_token_id
+    assert set(found if isinstance(found, list) else [found]) == expected
 
 
-def test_a_model_without_settings_ends_as_its_tokenizer_says():
-    assert stop_tokens(SimpleNamespace(generation_config=None), SimpleNamespace(eos_token_id=3)) == {3}
-    assert stop_tokens(SimpleNamespace(), SimpleNamespace(eos_token_id=None)) == set()
+def test_defaults_of_configuration_classes_end_no_response(model_folder):
+    """A Llama's configuration without `eos_token_id` has 2 in transformers."""
+    model = tied()
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    models.save(model, make_tokenizer(), model_folder)
+    edit(model_folder, "config.json", eos_token_id=...)
+    assert models.load_config(model_folder).eos_token_id == 2
+    assert models.stop_tokens(models.load(model_folder)[0]) == {1}
+
+
+@pytest.mark.parametrize("value", ["1", True, -1, [1, None, 2.0], {}], ids=str)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_an_end_that_is_no_token_is_rejected(model_folder, name, value):
+    edit(model_folder, name, eos_token_id=value)
+    with pytest.raises(UserError) as refused:
+        models.ends(model_folder, SimpleNamespace(eos_token_id=1))
+    assert (refused.value.file, refused.value.key, refused.value.value) == (
+        str(model_folder / name),
+        "eos_token_id",
+        value,
+    )
+
+
+def test_a_damaged_file_of_settings_is_named_and_not_taken_for_a_missing_one(model_folder):
+    (model_folder / "generation_config.json").write_text("{")
+    with pytest.raises(UserError, match="damaged") as refused:
+        models.load(model_folder)
+    assert refused.value.file == model_folder / "generation_config.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", "[]"),
+        ("config.json", '{"model_type": "qwen3", "hidden_size": "a"}'),
+        ("config.json", '{"model_type": "qwen3", "num_attention_heads": 0}'),
+        ("generation_config.json", "[]"),
+        ("tokenizer.json", "{}"),
+        ("tokenizer_config.json", "[]"),
+    ],
+)
+def test_files_of_the_wrong_type_are_one_error_that_names_the_folder(model_folder, name, content):
+    (model_folder / name).write_text(content)
+    with pytest.raises(UserError, match="no model can be loaded from here") as refused:
+        models.load(model_folder)
+    assert refused.value.file == model_folder
+
+
+def change_weights(folder, **change):
+    weights = load_file(folder / "model.safetensors") | change
+    weights = {name: weight for name, weight in weights.items() if weight is not None}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+UP = "model.layers.0.mlp.up_proj.weight"
+LOADERS = {"policy": models.load, "critic": lambda path: models.load_critic(path, 0), "vLLM": models.check_weights_of}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    ("change", "problem", "value"),
+    [
+        ({UP: None}, "lack weights", UP),
+        ({UP: torch.zeros(3, 4)}, "another shape", f"{UP} [3, 4]"),
+        ({UP.replace("weight", "bias"): torch.ones(32)}, "left out", UP.replace("weight", "bias")),
+        ({UP.replace("0", "1"): torch.ones(32, 16)}, "left out", UP.replace("0", "1")),
+    ],
+    ids=["missing", "shape", "bias", "layer"],
+)
+def test_weights_that_do_not_fit_the_configuration_are_rejected_by_every_loader(
+    model_folder, loader, change, problem, value
+):
+    change_weights(model_folder, **change)
+    with pytest.raises(UserError, match=problem) as refused:
+        LOADERS[loader](model_folder)
+    assert (refused.value.file, refused.value.key, refused.value.value) == (model_folder, "weights", value)
+
+
+@pytest.mark.parametrize("loader", ["policy", "vLLM"])
+def test_a_missing_head_is_rejected_where_it_is_used(model_folder, loader):
+    change_weights(model_folder, **{"lm_head.weight": None})
+    with pytest.raises(UserError, match="lack weights, which would be random numbers") as refused:
+        LOADERS[loader](model_folder)
+    assert refused.value.value == "lm_head.weight"
+    assert models.load_critic(model_folder, 0)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_shared_head_is_not_missing_and_buffers_and_other_modules_are_no_surplus(tmp_path, loader):
+    models.save(tied(), make_tokenizer(), tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    further = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "visual.weight": torch.ones(2)}
+    change_weights(tmp_path, **further)
+    LOADERS[loader](tmp_path)
+
+
+def test_two_heads_for_one_are_rejected(tmp_path):
+    models.save(tied(), make_tokenizer(), tmp_path)
+    embeddings = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
+    change_weights(tmp_path, **{"lm_head.weight": embeddings.clone()})
+    assert models.load(tmp_path)
+    change_weights(tmp_path, **{"lm_head.weight": embeddings + 1})
+    with pytest.raises(UserError, match="a head that differs from the embeddings") as refused:
+        models.load(tmp_path)
+    assert refused.value.key == "tie_word_embeddings"
+
+
+def test_settings_without_effect_are_dropped_so_that_the_model_can_be_saved(model_folder, tmp_path):
+    """Some published models have a temperature beside `do_sample: false`; contradictory settings are an error."""
+    edit(model_folder, "generation_config.json", do_sample=False, temperature=0.6, top_p=0.9, length_penalty=2.0)
+    model, tokenizer = models.load(model_folder)
+    models.save(model, tokenizer, tmp_path / "saved")
+    found = read_json(tmp_path / "saved/generation_config.json")
+    assert found["do_sample"] is False
+    assert not {"temperature", "top_p", "length_penalty"} & {key for key, value in found.items() if value is not None}
+    edit(model_folder, "generation_config.json", num_return_sequences=2)
+    with pytest.raises(UserError, match="num_return_sequences"):
+        models.load(model_folder)
+
+
+def test_settings_with_an_effect_are_kept(model_folder, tmp_path):
+    edit(model_folder, "generation_config.json", do_sample=True, temperature=0.6, top_p=0.9)
+    models.save(*models.load(model_folder), tmp_path / "saved")
+    found = read_json(tmp_path / "saved/generation_config.json")
+    assert (found["temperature"], found["top_p"]) == (0.6, 0.9)
 
 
 def tied():

@@ -46,6 +46,7 @@ def test_a_benchmark_s_sampling_reaches_vllm_and_each_sample_has_a_seed(backend)
         "temperature": 0.7,
         "top_p": 0.6,
         "max_tokens": 5,
+        "ignore_eos": True,
         "stop_token_ids": backend.stops,
         "detokenize": False,
     }

@@ -13,8 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from redraft.config.data import Data, ProblemFile
 from redraft.config.experiment import Run
-from redraft.config.identity import run_fingerprint
+from redraft.config.identity import fingerprint, run_fingerprint
+from redraft.config.model import Model, PretrainedModel
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
 from redraft.layout import FROZEN, code_root
@@ -94,6 +96,66 @@ def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> Non
                 value=found,
                 allowed=digest,
             )
+
+
+SOURCE = "source.json"
+"""Record, next to an imported model, of the local files that it was made from: `model_files`."""
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
+"""Files that transformers may read from a model's folder: weights, configuration, tokenizer and chat template."""
+
+
+def model_files(folder: Path, before: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Hashes of the files of a local model, and the size, times and inode that they had when they were hashed.
+
+    A file that is still in the state of an earlier result keeps its hash, since reading a large model takes minutes.
+    The state has the time of the last change of the inode, which a copy that preserves times does not preserve.
+
+    Args:
+        folder: the model in transformers' format.
+        before: an earlier result; empty if there is none.
+    """
+    files = {file for pattern in MODEL_FILES for file in folder.glob(pattern)}
+    files |= set(folder.glob("additional_chat_templates/*.jinja"))
+    found = {}
+    for file in sorted(files):
+        name, stat = file.relative_to(folder).as_posix(), file.stat()
+        state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+        known = before.get(name, {}).get("state") == state
+        found[name] = before[name] if known else {"state": state, "sha256": sha256(file)}
+    return found
+
+
+def source_record(imported: Path) -> dict[str, Any]:
+    """Record of the files that an imported model was made from; empty for one that was not made from a local one."""
+    file = imported / SOURCE
+    record = read_json(file) if file.exists() else {}
+    if not isinstance(record, dict) or not all(
+        isinstance(e, dict) and {"state", "sha256"} <= e.keys() for e in record.values()
+    ):
+        raise UserError("this record is damaged", file=file, hint=f"remove {imported}, which imports the model again")
+    return record
+
+
+def source_fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """Fingerprint of the content of `model_files`."""
+    return fingerprint({name: file["sha256"] for name, file in files.items()})
+
+
+def local_content(part: Model | Data, imported: Path) -> str | None:
+    """Hash of a user's files that a model or data set is made from, of which the configuration has only the path.
+
+    None if there are none: for generated parts, those of the hub, GGUF files (their hash is configured), and files that
+    do not exist.
+
+    Args:
+        imported: folder of the imported model.
+    """
+    match part:
+        case PretrainedModel() if Path(part.path).is_dir():
+            return source_fingerprint(model_files(Path(part.path), source_record(imported)))
+        case ProblemFile() if Path(part.path).is_file():
+            return sha256(Path(part.path))
+    return None
 
 
 def environment() -> dict[str, Any]:

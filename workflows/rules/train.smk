@@ -20,7 +20,7 @@ rule train:
         preset=PRESET.name,
         model=subpath(input.weights, parent=True),
         folder=subpath(output.manifest, parent=True),
-        run=lambda wildcards: run_fingerprint(run_of(wildcards)),
+        run=lambda wildcards: INPUTS.run_content(wildcards),
     shell:
         "redraft stage redraft.train.job:train {params.preset:q} {wildcards.paper:q}/{wildcards.cell:q} {wildcards.seed} {params.model:q}"
         " {params.folder:q} 2>&1 | tee {log:q} | tee -a {params.folder:q}/log.txt"

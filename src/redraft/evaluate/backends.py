@@ -59,7 +59,7 @@ class _Loaded:
         self.settings = settings
         self.model, self.tokenizer = models.load(policy, dtype=dtype_of(settings))
         self.model.to(models.device_of(settings.device))
-        self.stops = models.stop_tokens(self.model, self.tokenizer)
+        self.stops = models.stop_tokens(self.model)
 
     def close(self) -> None:
         """Do nothing: the memory is freed with this object."""

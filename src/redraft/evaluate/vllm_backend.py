@@ -24,7 +24,8 @@ class VLLMBackend:
     def __init__(self, policy: Path | str, settings: EngineSettings, length: int = 0) -> None:
         self.policy, self.settings, self.length = policy, settings, length
         self.tokenizer = models.load_tokenizer(policy)
-        self.stops = sorted(models.stop_tokens(models.load_generation(policy), self.tokenizer))
+        models.check_weights_of(policy)
+        self.stops = sorted(models.ends(policy, self.tokenizer))
         self.device = models.device_of(settings.device).type
         self._engine: LocalVLLM | None = None
 
@@ -50,6 +51,7 @@ class VLLMBackend:
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "max_tokens": sampling.max_new_tokens,
+                "ignore_eos": True,  # vLLM's own reading of the model's files; `stops` has all ends
                 "stop_token_ids": self.stops,
                 "seed": int(rng.integers(2**31)),
                 "detokenize": False,

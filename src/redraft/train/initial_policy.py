@@ -1,14 +1,16 @@
 """Initial policies: initialised and warm-started, or taken from a checkpoint (rule `make_model`)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from redraft.config import Experiments, GgufModel, PretrainedModel, TinyModel
+from redraft.config import Experiments, GgufModel, Model, PretrainedModel, TinyModel
 from redraft.config.preset import parted
 from redraft.errors import UserError
 from redraft.layout import code_root
+from redraft.provenance import SOURCE, model_files, source_record
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 from redraft.train.progress import reporter
@@ -24,8 +26,11 @@ GGUF = "envs/gguf.txt"
 def make_model(preset_name: str, name: str, folder: Path) -> None:
     """Make and warm-start the preset's tiny model for a role and block (`Preset.role`), or take an existing one.
 
+    The folder of a model that was taken from a local one has a record of that one's files (`provenance.SOURCE`).
+
     Raises:
-        UserError: if the preset has nothing for the role.
+        UserError: if the preset has nothing for the role, the model cannot be taken as it is, or its files change
+            while they are read.
     """
     torch.set_num_threads(THREADS)
     role, block = parted(name)
@@ -33,6 +38,7 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
     if role not in preset.models:
         raise UserError("the preset has no such model", key="models", value=role, allowed=preset.models)
     settings = preset.models[role]
+    source = _files(settings, source_record(folder))
     if isinstance(settings, TinyModel):
         tokenizer = make_tokenizer()
         model = models.initialise(settings, tokenizer)
@@ -48,7 +54,16 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
         model, tokenizer = _pretrained(settings)
         if settings.untie:
             models.untie(model)
-    models.save(model, tokenizer, folder)
+    if _files(settings, source) != source:
+        raise UserError("the model's files changed while they were read", key=f"models.{role}.path", hint="try again")
+    models.save(model, tokenizer, folder, {SOURCE: source} if source else None)
+
+
+def _files(settings: Model, before: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Files of a local model, as `model_files`; empty for any other model."""
+    if isinstance(settings, PretrainedModel) and (folder := Path(settings.path)).is_dir():
+        return model_files(folder, before)
+    return {}
 
 
 def _pretrained(settings: GgufModel | PretrainedModel) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from redraft.config.identity import fingerprint, run_fingerprint
 from redraft.files import read_json_lines, sha256
 from redraft.methods.adaptive import AdaptiveReuse, with_lenience
 from redraft.ops.locking.lease import Lease
+from redraft.provenance import source_fingerprint, source_record
 from redraft.rollout.types import Task
 from redraft.tasks.problems import Problem
 from redraft.train.checkpoint import Checkpoints, TrainingState
@@ -30,11 +31,16 @@ Progress = Callable[[int, int, dict[str, Any]], None]
 
 
 def inputs_of(model_folder: Path, problems: Sequence[Problem]) -> dict[str, str]:
-    """Hashes of a run's initial policy and problems, by name."""
-    return {
+    """Hashes of a run's initial policy and problems, by name.
+
+    `source` is there if the policy was imported from a local folder, whose tokenizer or configuration may change too.
+    """
+    inputs = {
         "initial_policy": sha256(model_folder / "model.safetensors"),
         "problems": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
     }
+    source = source_record(model_folder)
+    return inputs | {"source": source_fingerprint(source)} if source else inputs
 
 
 class TrainingLoop:

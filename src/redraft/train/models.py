@@ -1,9 +1,9 @@
 """Making the tiny model and loading any."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import transformers
 
 from redraft.config.model import TinyModel
 from redraft.errors import UserError
-from redraft.files import atomic_folder
+from redraft.files import atomic_folder, read_json, write_json
 
 # Before transformers' models are loaded, which import scikit-learn for one threshold of assisted decoding and SciPy for
 # the losses of object detection. Nothing here uses these, and they are a quarter of the time that a job takes to start.
@@ -54,48 +54,125 @@ transformers.utils.logging.disable_progress_bar()
 NO_CODE = {"trust_remote_code": False}
 """Without it transformers asks on the terminal whether a model's own code may run."""
 NO_PICKLE = {"use_safetensors": True}
+NO_RESIZING = {"ignore_mismatched_sizes": True}
+"""Lets `check_weights` name the weights of another shape; transformers' own error prints a table."""
+FILES_WITH_ENDS = ("config.json", "generation_config.json")
+WITHOUT_EFFECT = re.compile(r"^- `(\w+)`", re.MULTILINE)
+"""Names of settings in transformers' list of those that do nothing, such as a temperature without sampling."""
 
 
 @contextmanager
 def _naming(path: Path | str) -> Iterator[None]:
-    """Raise a UserError instead of what transformers raises where there is nothing that it can load."""
+    """Raise a UserError instead of what transformers raises where there is nothing that it can load.
+
+    Besides OSError and ValueError these are errors of many types that a wrong value in a JSON file leads to.
+    """
     if isinstance(path, Path) and not path.is_dir():  # else the hub is queried for a minute
         raise UserError("no model can be loaded from here (there is no such folder)", file=path)
     try:
         yield
-    except (OSError, ValueError) as error:
-        raise UserError(f"no model can be loaded from here ({str(error).splitlines()[0]})", file=path) from None
-    except Exception as error:  # safetensors raises its own type for a truncated file
-        if type(error).__module__.startswith("safetensors"):
-            raise UserError(f"the weights are damaged ({error})", file=path) from None
+    except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
+    except Exception as error:
+        if type(error).__module__.startswith("safetensors"):  # its own type for a truncated file
+            raise UserError(f"the weights are damaged ({error})", file=path) from None
+        lines = " ".join(str(error).splitlines()[:2]) or "no message"
+        kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
+        raise UserError(f"no model can be loaded from here ({kind}{lines})", file=path) from None
 
 
 def load(path: Path | str, revision: str | None = None, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """Model, in float32 by default, and tokenizer from a local folder or the hub.
 
+    The model's generation settings name all tokens of `ends`, and none without effect, which cannot be saved.
+
     Raises:
-        UserError: if there is nothing that can be loaded.
+        UserError: if there is nothing that can be loaded, or the weights do not fit the configuration.
     """
     with _naming(path):
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            path, revision=revision, dtype=dtype, **NO_CODE, **NO_PICKLE
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            path, revision=revision, dtype=dtype, output_loading_info=True, **NO_CODE, **NO_PICKLE, **NO_RESIZING
         )
-        return model, transformers.AutoTokenizer.from_pretrained(path, revision=revision, **NO_CODE)
+        check_weights(model, info, path)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, revision=revision, **NO_CODE)
+        _drop_without_effect(model.generation_config)
+        set_ends(model, ends(path, tokenizer, revision))
+        return model, tokenizer
+
+
+def check_weights(model: Any, info: Mapping[str, Any], path: Path | str, new: tuple[str, ...] = ()) -> None:
+    """Reject files whose weights are not those that the configuration describes.
+
+    transformers fills weights that are missing with random numbers, and leaves out those that the model has no use for,
+    such as biases or further layers; both without an error.
+
+    Args:
+        info: transformers' account of the loading.
+        new: prefixes of weights that the files need not have.
+
+    Raises:
+        UserError: for weights that are missing, of another shape, of no use though a part of the model, or two heads.
+    """
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith(new))
+    shapes = [f"{name} {list(found)}" for name, found, _ in sorted(info["mismatched_keys"])]
+    modules = dict(model.named_modules()).keys() - {"", model.base_model_prefix}
+    surplus = sorted(n for n in info["unexpected_keys"] if any(n.startswith(f"{module}.") for module in modules))
+    for names, problem, allowed in (
+        (missing, "the files lack weights, which would be random numbers", "all weights of the architecture"),
+        (shapes, "these weights have another shape than config.json says", "weights that fit config.json"),
+        (
+            surplus,
+            "config.json describes a model without these weights, which would be left out",
+            "a fitting config.json",
+        ),
+    ):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise UserError(problem, file=path, key="weights", value=", ".join(names[:3]) + more, allowed=allowed)
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if getattr(model.config, "tie_word_embeddings", False) and head and head.weight is not embeddings.weight:
+        raise UserError(
+            "the files have a head that differs from the embeddings, and config.json says that the two are one",
+            file=path,
+            key="tie_word_embeddings",
+            value=True,
+            allowed="false, which takes the head of the files",
+        )
+
+
+def check_weights_of(path: Path | str) -> None:
+    """Check a model's weights by their names and shapes, without reading them; errors as of `load`."""
+    with _naming(path):
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            path, device_map="meta", output_loading_info=True, **NO_CODE, **NO_PICKLE, **NO_RESIZING
+        )
+        check_weights(model, info, path)
 
 
 def load_critic(path: Path, seed: int) -> Any:
-    """A critic in float32: the model at `path` with a value head in place of the vocabulary, drawn from `seed`."""
+    """A critic in float32: the model at `path` with a value head in place of the vocabulary, drawn from `seed`.
+
+    Raises:
+        UserError: as of `load`; only the weights of the new head may be missing.
+    """
     verbosity = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # that the head is new is what is wanted
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), _naming(path):
             torch.manual_seed(seed)
             config = transformers.AutoConfig.from_pretrained(path, num_labels=1, **NO_CODE)
             config.classifier_dropout = 0.0
-            return transformers.AutoModelForTokenClassification.from_pretrained(
-                path, config=config, dtype=torch.float32, **NO_CODE, **NO_PICKLE
+            critic, info = transformers.AutoModelForTokenClassification.from_pretrained(
+                path,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                **NO_CODE,
+                **NO_PICKLE,
+                **NO_RESIZING,
             )
+            check_weights(critic, info, path, new=("score.", "classifier."))
+            return critic
     finally:
         transformers.utils.logging.set_verbosity(verbosity)
 
@@ -112,20 +189,70 @@ def load_config(path: Path | str) -> Any:
         return transformers.AutoConfig.from_pretrained(path, **NO_CODE)
 
 
-def load_generation(path: Path | str) -> Any:
-    """A stand-in for a model of which only the generation settings are wanted; none if it has none."""
+def ends(path: Path | str, tokenizer: Any, revision: str | None = None) -> frozenset[int]:
+    """Tokens that end a response of a model in a local folder or on the hub, for every engine and backend.
+
+    They are the ends of sequence that its tokenizer, config.json and generation_config.json name. Each of the three may
+    be missing or incomplete: base models often name one end, and chat models that of a turn in one file only. Defaults
+    of configuration classes do not count.
+
+    Raises:
+        UserError: for a file that is damaged or names something else than token ids.
+    """
+    found = {tokenizer.eos_token_id}
+    for name in FILES_WITH_ENDS:
+        file = transformers.utils.cached_file(
+            path,
+            name,
+            revision=revision,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        content = read_json(Path(file)) if file else {}
+        if not isinstance(content, dict):
+            raise UserError("this is no object of settings", file=file, value=content, allowed="{…}")
+        named = [part.get("eos_token_id") for part in (content, content.get("text_config")) if isinstance(part, dict)]
+        for value in named:
+            several = value if isinstance(value, list) else [value]
+            if any(token is not None and (type(token) is not int or token < 0) for token in several):
+                raise UserError(
+                    "this is no end of sequence",
+                    file=file,
+                    key="eos_token_id",
+                    value=value,
+                    allowed="a token id or a list of them",
+                )
+            found |= set(several)
+    return frozenset(token for token in found if token is not None)
+
+
+def set_ends(model: Any, tokens: Collection[int]) -> None:
+    """Name these tokens, and no others, as ends of a response in a model's generation settings."""
+    several = sorted(tokens)
+    model.generation_config.eos_token_id = several[0] if len(several) == 1 else several or None
+
+
+def stop_tokens(model: Any) -> frozenset[int]:
+    """Tokens that end a response of a loaded model: those of `ends`, which `load` writes into its settings."""
+    named = model.generation_config.eos_token_id
+    return frozenset(named if isinstance(named, list) else [] if named is None else [named])
+
+
+def _drop_without_effect(settings: Any) -> None:
+    """Unset generation settings that do nothing beside the others; raises ValueError for contradictory ones.
+
+    transformers loads but does not save a temperature without sampling, which some published models have.
+    """
     try:
-        return SimpleNamespace(generation_config=transformers.GenerationConfig.from_pretrained(path))
-    except OSError:
-        return SimpleNamespace(generation_config=None)
-
-
-def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Tokens that end a response: the tokenizer's end of sequence, and those of the model's generation settings."""
-    settings = getattr(model, "generation_config", None)
-    ends = getattr(settings, "eos_token_id", None)
-    several = ends if isinstance(ends, list) else [ends]
-    return frozenset(token for token in (tokenizer.eos_token_id, *several) if token is not None)
+        settings.validate(strict=True)
+    except ValueError as error:
+        names = WITHOUT_EFFECT.findall(str(error))
+        if not names:
+            raise
+        for name in names:
+            setattr(settings, name, None)
+        settings.validate(strict=True)
 
 
 def untie(model: Any) -> None:
@@ -137,11 +264,13 @@ def untie(model: Any) -> None:
         model.config.tie_word_embeddings = False
 
 
-def save(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write both in transformers' format, whole or not at all."""
+def save(model: Any, tokenizer: Any, folder: Path, records: Mapping[str, Any] | None = None) -> None:
+    """Write both in transformers' format, whole or not at all, with further JSON files by their names."""
     with atomic_folder(folder) as unfinished:
         model.save_pretrained(unfinished, max_shard_size="1000GB")  # one file, which the workflow knows by name
         tokenizer.save_pretrained(unfinished)
+        for name, content in (records or {}).items():
+            write_json(unfinished / name, content)
 
 
 def device_of(choice: str) -> torch.device:

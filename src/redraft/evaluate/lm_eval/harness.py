@@ -85,7 +85,7 @@ def sample(
     with _quiet(), _opened(kind, policy, benchmarks, seed, settings, limit) as model:
         for name, benchmark in benchmarks.items():
             config = task_config(name, benchmark)
-            config["generation_kwargs"] |= stock.GENERATION.get(kind, {})
+            config["generation_kwargs"] |= stock.generation(kind, policy, model.tokenizer)
             if not graded:
                 config |= {"process_results": task_functions.ungraded, "metric_list": task_functions.UNGRADED}
             task = ConfigurableTask(config=config)

@@ -39,6 +39,7 @@ def open_vllm(policy: Path | str, length: int, seed: int, settings: EngineSettin
     """Open lm-eval's `vllm` in this process, for sequences of `length` tokens."""
     import torch
 
+    models.check_weights_of(policy)
     import redraft.engines.vllm.local  # noqa: F401 - sets environment variables that vLLM reads on import
 
     with cpu_build_named_vllm():
@@ -109,8 +110,13 @@ def close(model: LM) -> None:
 
 
 OPEN: dict[str, Open] = {"transformers": open_transformers, "vllm": open_vllm}
-GENERATION: dict[str, dict[str, Any]] = {"vllm": {"skip_special_tokens": True}}
-"""Generation settings by backend that task files leave out, since other models reject them.
 
-transformers needs no such setting, since it always leaves special tokens out of texts.
-"""
+
+def generation(kind: str, policy: Path | str, tokenizer: Any) -> dict[str, Any]:
+    """Generation settings of a backend that task files leave out, since other models reject them.
+
+    transformers needs none: it always leaves special tokens out of texts, and `models.load` sets the ends of responses.
+    """
+    if kind != "vllm":
+        return {}
+    return {"skip_special_tokens": True, "stop_token_ids": sorted(models.ends(policy, tokenizer))}

@@ -68,7 +68,7 @@ def measure_pair(run: SavedRun, start: int, stop: int, held_out: int) -> dict[st
         drafts, ready for JSON. `share` is kept over draft tokens of each draft, averaged over drafts.
     """
     device = models.device_of(run.configuration.engine.device)
-    (drafter, tokenizer), (policy, _) = (models.load(run.policy(step)) for step in (start, stop))
+    (drafter, _), (policy, _) = (models.load(run.policy(step)) for step in (start, stop))
     for model in (drafter, policy):
         model.to(device)
     own = run.drafts(start)
@@ -83,7 +83,7 @@ def measure_pair(run: SavedRun, start: int, stop: int, held_out: int) -> dict[st
     )
     positions = read(own)
     log_prob_error(positions, run.policy(start))  # raises if the drafts are not this policy's
-    stops = models.stop_tokens(drafter, tokenizer)
+    stops = models.stop_tokens(drafter)
     fresh = _sample_held_out(run, drafter, stops, prompts, start, held_out) if held_out else []
     held_out_positions = read(fresh) if fresh else []
     overlap = np.concatenate([at.both.overlap for at in positions if at.both])

@@ -5,13 +5,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from redraft.config import Benchmark, Experiments, Panel, Run, fingerprint, own, sampling_fingerprint
+from redraft.config import Benchmark, Experiments, Panel, Run, fingerprint, own, run_fingerprint, sampling_fingerprint
+from redraft.config.data import Data
 from redraft.config.preset import parted
 from redraft.config.requests import Stage, gpus_of
 from redraft.config.site import Site
 from redraft.layout import published_data
 from redraft.ops.workflow import freeze
 from redraft.ops.workflow.plan import CampaignPlan, problem_files
+from redraft.provenance import local_content
 from redraft.published import curve_file, sweep_file
 
 STAGES: Mapping[str, Stage] = {
@@ -61,18 +63,35 @@ class RuleInputs:
         return problem_files(*(benchmark.data for benchmark in self.benchmarks(wildcards).values()))
 
     def sampled(self, wildcards: Any) -> str:
-        """Fingerprint of the generations for the block of `seed`."""
-        return self._sampled(self.protocol(wildcards), int(wildcards.seed) % self.preset.blocks)
+        """Fingerprint of the generations for the block of `seed`, with the content of user-defined problems."""
+        sampled = self._sampled(self.protocol(wildcards), int(wildcards.seed) % self.preset.blocks)
+        data = [benchmark.data for benchmark in self.benchmarks(wildcards).values()]
+        return self._with_content(sampled, *data)
+
+    def run_content(self, wildcards: Any) -> str:
+        """Fingerprint of a run, with the content of user-defined problems; see `train`'s weights for the model's."""
+        run = self.run(wildcards)
+        return self._with_content(run_fingerprint(run), run.data)
+
+    def _with_content(self, identity: str, *data: Data) -> str:
+        """A fingerprint, combined with the content of user-defined files if there are any."""
+        content = [local_content(part, self.layout.folder) for part in data if part.kind == "file"]
+        return fingerprint([identity, *content]) if content else identity
 
     @cache  # noqa: B019 - one instance lives as long as the process
     def _sampled(self, protocol: str, block: int) -> str:
         return sampling_fingerprint(self.experiments.preset(self.preset.name, protocol).of_block(block))
 
     def part_fingerprint(self, kind: str, name: str) -> str:
-        """Fingerprint of an entry of the preset's `models` or `data`, by its role and block (`role@block`)."""
+        """Fingerprint of an entry of the preset's `models` or `data`, by its role and block (`role@block`).
+
+        It includes the content of the user's files, so that the entry is made again when they change.
+        """
         role, block = parted(name)
         part = getattr(self.preset.of_block(block), kind)[role]
-        return fingerprint(part.model_dump(mode="json", exclude_defaults=True))
+        declared = part.model_dump(mode="json", exclude_defaults=True)
+        content = local_content(part, self.layout.model(name))
+        return fingerprint([declared, content] if content else declared)
 
     def training_files(self, wildcards: Any) -> list[Path] | list[str]:
         """Files of a run's training problems; under verl the record of the prepared problems."""

@@ -10,17 +10,19 @@ from typing import Literal
 from redraft.cli.terminal import filled, table
 from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import read_json
+from redraft.files import read_json, sha256
 from redraft.layout import Layout
 from redraft.ops.locking.entries import Entry, history
 from redraft.ops.locking.lease import EVALUATION
+from redraft.provenance import local_content
 
 Target = Mapping[str, list[str] | None]
 """Papers of a status, each with the names of its grids or None for all grids."""
 
 State = Literal["done", "trained", "running", "failed", "outdated", "waiting"]
 STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "outdated", "waiting")
-"""States in the order of the counts. `trained`: not evaluated yet; `outdated`: of another configuration."""
+"""States in the order of the counts. `trained`: not evaluated yet; `outdated`: of another configuration or other files,
+so that the workflow trains it again."""
 LAST_LINES = 5
 """Number of lines shown of a failed run's log."""
 TAIL_BYTES = 20_000
@@ -104,6 +106,8 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
     folder = layout.run(cell, run.seed)
     owner = _last_owner(folder)
     state = _state(folder, run_fingerprint(run), owner)
+    if state in {"done", "trained"} and _files_changed(layout, run, folder / "manifest.json"):
+        state = "outdated"
     records, step = folder / "steps.jsonl", 0
     if state != "outdated" and records.exists():
         step = records.read_bytes().count(b"\n")  # complete lines; the file may be written at this moment
@@ -150,6 +154,22 @@ def _fingerprint(manifest: Path) -> str | None:
         return read_json(manifest)["fingerprint"]
     except (UserError, KeyError, TypeError):
         return None
+
+
+def _files_changed(layout: Layout, run: Run, manifest: Path) -> bool:
+    """Whether the files that a finished run was made from have changed: the user's model, problems and calibration.
+
+    The imported model and the calibration are read only if they are newer than the manifest.
+    """
+    inputs, imported = read_json(manifest).get("inputs", {}), layout.model(run.model_role)
+    contents = {"source": local_content(run.model, imported)}
+    if run.data.kind == "file":
+        contents[f"data/{run.data.path}"] = local_content(run.data, imported)
+    files = {"initial_policy": imported / "model.safetensors", "calibration": run.calibration}
+    for name, file in files.items():
+        if file and file.exists() and file.stat().st_mtime > manifest.stat().st_mtime:
+            contents[name] = sha256(file)
+    return any(content not in (None, inputs.get(name)) for name, content in contents.items())
 
 
 def _why(folder: Path, owner: Entry | None) -> tuple[str, ...]:

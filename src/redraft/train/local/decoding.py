@@ -120,11 +120,11 @@ class SelfSpeculativeDecoding(Decoding):
         self.publish()
 
 
-def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) -> Decoding:
+def open_decoding(run: Run, policy: Any, longest_prompt: int) -> Decoding:
     """The decoding of a run, whose longest prompt has so many tokens."""
     run.reuse.check_vocabulary(policy.config.vocab_size)
     settings = {
-        "stops": stop_tokens(policy, tokenizer),
+        "stops": stop_tokens(policy),
         "max_length": longest_prompt + run.trainer.max_response_tokens,
         "max_rows": run.engine.max_rows,
         "max_batched_tokens": run.engine.max_batched_tokens,

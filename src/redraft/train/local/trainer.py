@@ -65,7 +65,7 @@ class LocalTrainer:
         self.scores_drafts = Capability.TRAINER_SCORES in run.reuse.needs
         answers = [problem.answer for problem in self.problems]
         self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.reward)
-        self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, longest)
+        self.decoding = open_decoding(run, self.learner.policy, longest)
         self.engine = self.decoding.engine
 
     def train(self, progress: Progress = lambda *_: None, lease: Lease | None = None) -> None:

@@ -3,8 +3,9 @@
 transformers reads them with the package gguf, which is in no lock, since only the conversion needs it. Unless it can be
 imported already, it is installed into a scratch folder that is deleted after the conversion.
 
-Two errors of transformers 5.10 in GGUF tokenizers are corrected: it uses the beginning-of-sequence token as the end
-of a sequence, and it always splits text as GPT-2 does before byte pairs are merged.
+transformers 5.10 reads the configuration incompletely (`redraft.train.pretrained.gguf_metadata`). Of tokenizers it uses
+the beginning-of-sequence token as the end of a sequence, always splits text as GPT-2 does before byte pairs are merged,
+splits tokens that were added to the vocabulary, and begins no sequence; this is corrected here.
 """
 
 import importlib.util
@@ -17,25 +18,26 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import pre_tokenizers
+from tokenizers import AddedToken, pre_tokenizers, processors
 from transformers import modeling_gguf_pytorch_utils as theirs
-from transformers.integrations.ggml import GGUF_TO_FAST_CONVERTERS
 
 from redraft.config.model import GgufModel
 from redraft.engines.torch.head import refuse_unsupported
 from redraft.errors import UserError
 from redraft.files import sha256
+from redraft.train import models
 from redraft.train.models import NO_CODE
+from redraft.train.pretrained import gguf_metadata as metadata
+from redraft.train.pretrained.gguf_metadata import OTHER_FORMAT
 from redraft.train.pretrained.memory_check import available, check_memory
 from redraft.train.pretrained.packages import file_of_package, install
 
-READABLE = set(theirs.GGUF_SUPPORTED_ARCHITECTURES) & set(GGUF_TO_FAST_CONVERTERS)
-"""Architectures of which transformers reads weights and tokenizer."""
 SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 """transformers' names of special tokens by GGUF's."""
-BYTE_PAIRS = "gpt2"
-"""GGUF's name of byte-pair tokenizers, for any model."""
-OTHER_FORMAT = "take the model in transformers' format: kind: pretrained"
+BYTE_PAIRS, SENTENCE_PIECES = "gpt2", "llama"
+"""GGUF's names of kinds of tokenizers, for any model."""
+CONTROL, USER_DEFINED = 3, 4
+"""GGUF's types of tokens that are never split: special ones, and others that were added to the vocabulary."""
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 SPLITS: dict[str, Any] = {
     "gpt-2": _BYTES,
@@ -101,7 +103,9 @@ def read(file: Path) -> tuple[Any, Any]:
         content = GGUFReader(file)
         parameters = sum(int(tensor.n_elements) for tensor in content.tensors)
         fields = {name: field.contents() for name, field in content.fields.items()}
+        tensors = {tensor.name: tensor.data for tensor in content.tensors}
     check_fields(fields, file)
+    config = metadata.configuration(fields, tensors, file)
     check_memory({"weights, also while they are read": 8 * parameters}, available(torch.device("cpu")), file)
     try:
         read = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
@@ -116,16 +120,18 @@ def read(file: Path) -> tuple[Any, Any]:
     tokenizer = corrected(read, fields)
     with _errors_of(file):
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True, **NO_CODE
+            file.parent,
+            gguf_file=file.name,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **NO_CODE,
+            **models.NO_RESIZING,
         )
-    if missing := sorted(info["missing_keys"]):
-        raise UserError(
-            "the file lacks weights, which would be random numbers",
-            file=file,
-            key="tensors",
-            value=", ".join(missing[:3]),
-            allowed="all weights of the architecture",
-        )
+    models.check_weights(model, info, file)
+    processor = theirs.TENSOR_PROCESSORS.get(config.model_type, theirs.TensorProcessor)(config=config.to_dict())
+    metadata.check_tensors(tensors, theirs.get_gguf_hf_weights_map(model, processor), file)
+    models.set_ends(model, metadata.ends(fields))
     refuse_unsupported(model, 1)
     return model, tokenizer
 
@@ -137,16 +143,9 @@ def check_fields(fields: Mapping[str, Any], file: Path) -> None:
         fields: metadata by GGUF's keys.
 
     Raises:
-        UserError: for an unsupported architecture or splitting of text, or without a chat template.
+        UserError: for an unsupported architecture, tokenizer or splitting of text, or without a chat template.
     """
-    if (architecture := fields.get("general.architecture")) not in READABLE:
-        raise UserError(
-            "transformers cannot read GGUF files of this architecture",
-            file=file,
-            key="general.architecture",
-            value=architecture,
-            allowed=READABLE,
-        )
+    metadata.check_other_keys(fields, file)
     if not fields.get("tokenizer.chat_template"):
         raise UserError(
             "this model has no chat template, so the format of prompts is unknown",
@@ -167,7 +166,7 @@ def check_fields(fields: Mapping[str, Any], file: Path) -> None:
 
 
 def corrected(tokenizer: Any, fields: Mapping[str, Any]) -> Any:
-    """Set a tokenizer's special tokens and splitting to those that the file names.
+    """Set a tokenizer's special and added tokens, its splitting and its beginning of texts to what the file says.
 
     Args:
         tokenizer: as transformers reads it; changed in place.
@@ -176,7 +175,17 @@ def corrected(tokenizer: Any, fields: Mapping[str, Any]) -> Any:
     for name, attribute in SPECIAL.items():
         if (number := fields.get(f"tokenizer.ggml.{name}_token_id")) is not None:
             setattr(tokenizer, attribute, tokens[number])
+    added = tokenizer.get_added_vocab()
+    for token, kind in zip(tokens, fields.get("tokenizer.ggml.token_type", ()), strict=False):
+        if kind in (CONTROL, USER_DEFINED) and token not in added:
+            whole, special = AddedToken(token, normalized=False, special=kind == CONTROL), kind == CONTROL
+            tokenizer.add_tokens([whole], special_tokens=special)
     tokenizer.clean_up_tokenization_spaces = False
+    by_default = fields["tokenizer.ggml.model"] == SENTENCE_PIECES
+    if fields.get("tokenizer.ggml.add_bos_token", by_default) and tokenizer.bos_token:
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=[tokenizer.bos_token, "$A"], special_tokens=[(tokenizer.bos_token, tokenizer.bos_token_id)]
+        )
     split = SPLITS.get(fields.get("tokenizer.ggml.pre", ""))
     if fields["tokenizer.ggml.model"] == BYTE_PAIRS and split is not None:
         tokenizer.backend_tokenizer.pre_tokenizer = split

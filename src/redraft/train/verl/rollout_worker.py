@@ -71,7 +71,7 @@ class RolloutWorker:
         self.max_length = config.actor_rollout_ref.rollout.max_model_len
         path = config.actor_rollout_ref.model.path
         self.tokenizer = models.load_tokenizer(path)
-        self.stops = models.stop_tokens(models.load_generation(path), self.tokenizer)
+        self.stops = models.ends(path, self.tokenizer)
         problems = read_problems(Path(config.data.train_files[0]))
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in problems])
         self.answers = [problem.answer for problem in problems]
