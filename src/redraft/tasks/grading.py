@@ -48,11 +48,6 @@ parser.TIMEOUT_WARNING_SHOWN = grader.TIMEOUT_WARNING_SHOWN = True
 
 AGAIN = 0.5
 """Seconds between an alarm and its repetition."""
-_SCIENTIFIC = re.compile(
-    r"([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]([-+]?\d{1,3})(?:(?:\\[,;: ]|\s)*\\(?:text|mathrm|mbox)\{[^{}]*\})?"
-)
-"""A number such as 4.5e33, with a unit or without. Exponents have at most three digits, which keeps powers small."""
-_PERCENT = re.compile(r"(.*\d.*?)\s*\\?%", re.S)
 _INTEGER = re.compile(r"\d+")
 _NUMBER = re.compile(r"\{?\d+(?:\.\d+)?\}?")
 _FRACTION = re.compile(r"\{?\\frac\{(\d+)\}\{(\d+)\}\}?")
@@ -64,7 +59,8 @@ _CLEAN_UP = LatexExtractionConfig().normalization_config
 """math-verify's settings, applied in two parts: before units are removed, and after."""
 _BEFORE_UNITS = replace(_CLEAN_UP, boxed="none", units=False, nits=False, malformed_operators=False)
 _AFTER_UNITS = replace(_CLEAN_UP, boxed="none", units=False, basic_latex=False)
-_UNIT = re.compile(rf"\\(?:text|mbox)\s*{ARGUMENT}(?:\^\d|\{{\^\d\}})?\Z", re.S)
+_UNITS = re.compile(rf"(?:(?:\\cdot|\\,|[\s/])*+\\(?:text|mbox)\s*{ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z", re.S)
+"""Texts at the end, as a unit such as m/s is written, each with its power."""
 
 if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
     # latex2sympy2-extended 1.11 calls this method on every atom. Its grammar for ANTLR 4.9, which hydra pins, lacks it
@@ -103,7 +99,7 @@ def compare(content: str, answer: str) -> Outcome:
         if not gold:
             return Outcome.ERROR
         # The text is last in the list. Reversed, texts are compared before values, which may be slow to compute.
-        candidate = _read(content)[::-1]
+        candidate = read(content)[::-1]
         gold, candidate = _without_percent(gold, candidate), _without_percent(candidate, gold)
         return Outcome.CORRECT if limited(SECONDS, equal, gold, candidate) else Outcome.WRONG
     except TimeoutException:  # a BaseException, since sympy's own handlers would swallow an Exception
@@ -120,45 +116,47 @@ def _gold(answer: str) -> list[Any]:
         TimeoutException: if parsing takes too long. This is not cached, since the next attempt may be faster.
     """
     try:
-        return _read(answer)[::-1]
+        return read(answer)[::-1]
     except Exception:
         return []
 
 
 @lru_cache(maxsize=1 << 14)
-def _read(content: str) -> list[Any]:
-    """The sympy expression, if there is one, and the text, as math-verify parses LaTeX in a box.
+def read(content: str) -> list[Any]:
+    """The sympy expression of an answer or of a box's content, if there is one, and the text.
 
-    The list is cached, so callers must not modify it. LaTeX would read 4.5e33 as 4.5 times Euler's number times 33;
-    58 of Minerva Math's 272 answers are written this way.
+    The list is cached, so callers must not modify it. Raises `TimeoutException` and exceptions of nearly any type.
     """
-    content = rewrite(content)
-    if scientific := _SCIENTIFIC.fullmatch(content):
-        content = f"{scientific[1]} \\times 10^{{{int(scientific[2])}}}"
     return limited(SECONDS, read_latex, content)
 
 
 def read_latex(content: str) -> list[Any]:
-    """Parse LaTeX as math-verify parses the content of a box: a sympy expression, if there is one, and the text.
+    """Parse LaTeX by math-verify's clean-up and grammar: a sympy expression, if there is one, and the text.
 
-    The clean-up and the grammar are math-verify's. No time limit; raises exceptions of nearly any type.
+    No time limit; raises exceptions of nearly any type.
     """
-    latex = normalize_latex(content, _BEFORE_UNITS)
+    latex = normalize_latex(rewrite(content), _BEFORE_UNITS)
     latex = normalize_latex(_without_unit(latex), _AFTER_UNITS)
     value = _value(latex)
-    if value is None and (percent := _PERCENT.fullmatch(latex)) and (number := _value(percent[1])) is not None:
+    if value is None and (percentage := _percentage(latex)) and (number := _value(percentage)) is not None:
         value = convert_to_pct(number)
     return ([] if value is None else [value]) + ([latex] if latex else [])
+
+
+def _percentage(latex: str) -> str | None:
+    """What is before the percent sign at the end of LaTeX with a digit, or None."""
+    return latex[:-1].removesuffix("\\").strip() if latex.endswith("%") and any(map(str.isdigit, latex)) else None
 
 
 def _without_unit(latex: str) -> str:
     r"""LaTeX without the unit at its end, as text in `\text{}` or as one of math-verify's units without it.
 
-    math-verify's own removal takes what follows the first of several texts, and the last letter of \pi r^2 h for hours.
+    math-verify's own removal takes all that follows the first of several texts, and the last letter of \pi r^2 h.
     """
-    latex = _UNIT.sub("", latex).strip() or latex
+    latex = _UNITS.sub("", latex).strip() or latex
     bare = units_regex.sub(r"\1", units_regex.sub(r"\1", latex)).strip()
-    return latex if not bare or _LETTER.search(bare.rpartition("=")[2]) else bare
+    variable = len(latex[len(bare) :].strip()) == 1 and _LETTER.search(bare.rpartition("=")[2])
+    return latex if variable or not bare else bare
 
 
 def _value(latex: str) -> Any:
@@ -233,29 +231,31 @@ def _without_percent(forms: list[Any], others: list[Any]) -> list[Any]:
 
     math-verify does this for integers: 50\% equals 50. A number below 1 keeps its sign, since 0.5 may be a share.
     """
-    percent = _PERCENT.fullmatch(forms[0]) if forms and isinstance(forms[0], str) else None
-    if not percent or not others or "%" in others[0]:
+    percentage = _percentage(forms[0]) if forms and others and "%" not in str(others[0]) else None
+    if not percentage:
         return forms
-    values = limited(SECONDS, read_latex, percent[1])[:-1]
+    values = limited(SECONDS, read_latex, percentage)[:-1]
     return [*forms, *(value for value in values if getattr(value, "is_number", False) and abs(value.evalf(3)) >= 1)]
 
 
 def equal(gold: list[Any], candidate: list[Any]) -> bool:
-    """True if math-verify finds any parsed forms of both equal. No time limit; raises as `read_latex`.
+    """True if math-verify finds any parsed forms of both equal, of which the first may be texts.
+
+    No time limit; raises as `read_latex`.
 
     math-verify compares 6 decimals of decimal numbers and 15 of other values, and takes what is smaller for 0, also a
-    factor. So values that are equal to this precision are compared again with as many more digits as the smallest
-    part of both has zeros after the point.
+    factor. So values that are equal to this precision are compared again: decimal numbers to 3 significant digits, and
+    others with as many more digits as the smallest part of both has zeros after the point.
     """
     if not verify(gold, candidate, timeout_seconds=None, raise_on_error=True):
         return False
-    if {form for form in gold if isinstance(form, str)}.intersection(form for form in candidate if isinstance(form, str)):
+    if gold[0] == candidate[0]:  # the same text
         return True
     zeros = max(map(_zeros, [*gold, *candidate]))
     return zeros < 3 or verify(
         gold,
         candidate,
-        float_rounding=6 + zeros,
+        float_rounding=max(6, 3 + zeros),
         numeric_precision=12 + zeros,
         timeout_seconds=None,
         raise_on_error=True,
