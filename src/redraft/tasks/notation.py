@@ -15,11 +15,6 @@ _PARENTHESES = r"\(([^()]*+(?:\([^()]*+\)[^()]*+)*+)\)"
 """Parentheses that nest at most once."""
 _INTEGER = re.compile(r"[-+]?\d+")
 _WORD = re.compile(r"[A-Za-z]{2}|:")
-_E_NOTATION = re.compile(
-    r"(\A|=\s*)([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]([-+]?\d{1,3})"
-    r"(?=(?:(?:\\[,;: ]|~|\s)*\\(?:text|mathrm|mbox)\{[^{}]*\})?\Z)"
-)
-"""A number such as 4.5e33, before which there may be a name, and a unit after it. Three digits keep powers small."""
 _NAME = re.compile(r"[A-Za-z()\s]*")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _NUMERIC = re.compile(r"(?:[-+*/^_().,{}\s\d]|\\(?:[dt]?frac|sqrt|cdot|times|pm|pi|infty)(?![A-Za-z])|\\[$%])+")
@@ -126,6 +121,13 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"(?<![\d.])(\d{1,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*\{(\d{1,20})\}(?!\d|\\dot)", _repeating),
         (r"(?<=[\d}])" + _BLANK + r"+(?=\\?%)", ""),
         (r"(?<=\d)\.(?=\s*(?:[/)}\],;]|\\(?:times|cdot)))", ""),
+        # LaTeX would read Euler's number in 4.5e33. 58 of Minerva Math's 272 answers are written this way. A name may
+        # be before it and a unit after it. With three digits at most powers stay small.
+        (
+            r"(\A|=\s*)([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]([-+]?\d{1,3})"
+            r"(?=(?:(?:\\[,;: ]|~|\s)*\\(?:text|mathrm|mbox)\{[^{}]*\})?\Z)",
+            lambda match: f"{match[1]}{match[2]} \\times 10^{{{int(match[3])}}}",
+        ),
         (r"(?<![\d.,])(\d+)\.(\d+)\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*(-?\d{1,3})\s*\}|(\d)(?!\d))", _scientific),
         (r"√\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt{\1}"),
         (r"\\[ns](?:ice)?frac(?=\s*\{)", r"\\frac"),
@@ -145,14 +147,17 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
 
 def rewrite(content: str) -> str:
     """The content of a box in notation that math-verify reads with the same meaning."""
-    content = content.strip()
+    content = _without_end(content)
     if _INTEGER.fullmatch(content):
         return content
     content = content.translate(_SYMBOLS)
-    # LaTeX would read Euler's number. 58 of Minerva Math's 272 answers are written this way.
-    content = _E_NOTATION.sub(lambda match: f"{match[1]}{match[2]} \\times 10^{{{int(match[3])}}}", content)
     for pattern, replacement in _REWRITES:
-        content = pattern.sub(replacement, content)
+        content = pattern.sub(replacement, content).strip()
+    return _without_end(content)
+
+
+def _without_end(content: str) -> str:
+    """A text without blanks around it, and without the period, comma, dollar or line break at its end."""
     end = len(content)
     while end and (content[end - 1] in " \n\t\\" or _is_punctuation(content[max(0, end - 2) : end])):
         end -= 1
