@@ -104,9 +104,9 @@ AS_TEXT = {
 
 @pytest.mark.parametrize("name", AS_TEXT)
 def test_answers_that_only_the_same_text_matches_are_known_and_documented(name):
-    from redraft.tasks.grading import _read
+    from redraft.tasks.grading import read
 
-    found = [answer for answer in answers(name) if all(isinstance(form, str) for form in _read(answer))]
+    found = [answer for answer in answers(name) if all(isinstance(form, str) for form in read(answer))]
     assert found == AS_TEXT[name]
     assert all(f"`{answer}`" in DOCS for answer in found)
 

@@ -50,9 +50,9 @@ def test_the_release_reads_no_answer_that_only_our_grader_corrects():
 
 def test_what_hangs_or_fails_earns_nothing(monkeypatch):
     monkeypatch.setattr(rewards, "SECONDS", 0.2)
-    monkeypatch.setattr(rewards, "read_latex", lambda text: threading.Event().wait(60) and [])
+    monkeypatch.setattr(rewards, "_parse", lambda *_: threading.Event().wait(60) and [])
     assert rewards.release("$42$", "42") is False
-    monkeypatch.setattr(rewards, "read_latex", lambda text: 1 / 0)
+    monkeypatch.setattr(rewards, "_parse", lambda *_: 1 / 0)
     assert rewards.release("$42$", "42") is False
 
 

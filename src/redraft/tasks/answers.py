@@ -11,6 +11,13 @@ SECONDS = 5
 """Time limit in seconds for each of the grader's three steps: parse the answer, parse the box, compare the two."""
 
 LETTERS = "ABCD"
+_BOX = re.compile(
+    r"\\boxed\s*(?:\{|(?P<number>[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?)"
+    r"(?=\s*(?:[$;:!?)]|[.,](?!\d)|\\[)\]]|\n|\Z)))"
+)
+"""A box that opens with a brace, or one around a number without braces that ends its formula, clause, line or text."""
+_BRACE = re.compile(r"\\.|[{}]", re.S)
+"""A brace that groups, or an escaped character: `\\{` and `\\}` print braces and group nothing."""
 _WRAPPED = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathbf|mathrm|mathsf|mathit|boldsymbol)\{(.*)\}", re.S)
 _CHOICE = re.compile(rf"\(([{LETTERS}])\)[.:]?(?:\s.*)?|([{LETTERS}])(?:[.):](?:\s.*)?)?", re.S)
 
@@ -43,15 +50,25 @@ def box(content: object) -> str:
 
 
 def boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{...}` with balanced braces, or None."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
+    """The content of the last `\\boxed{...}` with balanced braces or the number in `\\boxed 2`, or None.
+
+    Of nested boxes the one that opens last counts.
+    """
+    start = text.rfind("\\boxed")
+    while start >= 0:
+        if match := _BOX.match(text, start):
+            return match["number"] or _group(text, match.end() - 1)
+        start = text.rfind("\\boxed", 0, start)
+    return None
+
+
+def _group(text: str, start: int) -> str | None:
+    """The content of the group whose opening brace is at `start`, or None if it is not closed."""
     depth = 0
-    for position in range(start + len("\\boxed"), len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
+    for token in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(token[0], 0)
         if depth == 0:
-            return text[start + len("\\boxed{") : position]
+            return text[start + 1 : token.start()]
     return None
 
 

@@ -12,14 +12,34 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from latex2sympy2_extended.antlr_parser import PSParser  # type: ignore[import-untyped]
+from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy, convert_to_pct, normalize_latex  # type: ignore[import-untyped]
+from latex2sympy2_extended.math_normalization import units_regex  # type: ignore[import-untyped]
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, grader, parse, parser, verify
 from math_verify.errors import TimeoutException
+from math_verify.parser import get_last_eq, should_treat_as_complex
+from sympy import (
+    Derivative,
+    Expr,
+    Float,
+    I,
+    Integer,
+    Integral,
+    Limit,
+    Pow,
+    Product,
+    Sum,
+    Tuple,
+    preorder_traversal,
+)
 
-from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, box, extract
+from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, extract
+from redraft.tasks.notation import ARGUMENT, rewrite
 
 T = TypeVar("T")
 
@@ -28,12 +48,19 @@ parser.TIMEOUT_WARNING_SHOWN = grader.TIMEOUT_WARNING_SHOWN = True
 
 AGAIN = 0.5
 """Seconds between an alarm and its repetition."""
-_SCIENTIFIC = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]([-+]?\d{1,3})")
-EXPONENTS = range(-12, 300)
-"""Exponents for which a text such as 4.5e33 is read as a number.
+_INTEGER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\{?\d+(?:\.\d+)?\}?")
+_FRACTION = re.compile(r"\{?\\frac\{(\d+)\}\{(\d+)\}\}?")
+_IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])")
+_SERIES = re.compile(r"\\(?:sum|prod|int|lim)(?![A-Za-z])")
+_LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z]+")
 
-math-verify compares 15 decimal places, so all numbers with smaller exponents would be equal.
-"""
+_CLEAN_UP = LatexExtractionConfig().normalization_config
+"""math-verify's settings, applied in two parts: before units are removed, and after."""
+_BEFORE_UNITS = replace(_CLEAN_UP, boxed="none", units=False, nits=False, malformed_operators=False)
+_AFTER_UNITS = replace(_CLEAN_UP, boxed="none", units=False, basic_latex=False)
+_UNITS = re.compile(rf"(?:(?:\\cdot|\\,|[\s/])*+\\(?:text|mbox)\s*{ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z", re.S)
+"""Texts at the end, as a unit such as m/s is written, each with its power."""
 
 if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
     # latex2sympy2-extended 1.11 calls this method on every atom. Its grammar for ANTLR 4.9, which hydra pins, lacks it
@@ -72,7 +99,8 @@ def compare(content: str, answer: str) -> Outcome:
         if not gold:
             return Outcome.ERROR
         # The text is last in the list. Reversed, texts are compared before values, which may be slow to compute.
-        candidate = _read(content)[::-1]
+        candidate = read(content)[::-1]
+        gold, candidate = _without_percent(gold, candidate), _without_percent(candidate, gold)
         return Outcome.CORRECT if limited(SECONDS, equal, gold, candidate) else Outcome.WRONG
     except TimeoutException:  # a BaseException, since sympy's own handlers would swallow an Exception
         return Outcome.TIMEOUT
@@ -88,41 +116,161 @@ def _gold(answer: str) -> list[Any]:
         TimeoutException: if parsing takes too long. This is not cached, since the next attempt may be faster.
     """
     try:
-        return _read(answer)[::-1]
+        return read(answer)[::-1]
     except Exception:
         return []
 
 
 @lru_cache(maxsize=1 << 14)
-def _read(content: str) -> list[Any]:
-    """The sympy expression, if there is one, and the text, as math-verify parses LaTeX in a box.
+def read(content: str) -> list[Any]:
+    """The sympy expression of an answer or of a box's content, if there is one, and the text.
 
-    The list is cached, so callers must not modify it. LaTeX would read 4.5e33 as 4.5 times Euler's number times 33;
-    58 of Minerva Math's 272 answers are written this way.
+    The list is cached, so callers must not modify it. Raises `TimeoutException` and exceptions of nearly any type.
     """
-    scientific = _SCIENTIFIC.fullmatch(content.strip())
-    if scientific and int(scientific[2]) in EXPONENTS:
-        content = f"{scientific[1]} \\times 10^{{{int(scientific[2])}}}"
-    return limited(SECONDS, read_latex, box(content))
+    return limited(SECONDS, read_latex, content)
 
 
-def read_latex(text: str) -> list[Any]:
-    """Parse a text as LaTeX by math-verify, boxes before formulas: sympy expressions and their texts.
+def read_latex(content: str) -> list[Any]:
+    """Parse LaTeX by math-verify's clean-up and grammar: a sympy expression, if there is one, and the text.
 
     No time limit; raises exceptions of nearly any type.
     """
-    latex = [LatexExtractionConfig(boxed_match_priority=0)]
-    return parse(text, extraction_config=latex, parsing_timeout=None, raise_on_error=True)
+    latex = normalize_latex(rewrite(content), _BEFORE_UNITS)
+    latex = normalize_latex(_without_unit(latex), _AFTER_UNITS)
+    value = _value(latex)
+    if value is None and (percentage := _percentage(latex)) and (number := _value(percentage)) is not None:
+        value = convert_to_pct(number)
+    return ([] if value is None else [value]) + ([latex] if latex else [])
+
+
+def _percentage(latex: str) -> str | None:
+    """What is before the percent sign at the end of LaTeX with a digit, or None."""
+    return latex[:-1].removesuffix("\\").strip() if latex.endswith("%") and any(map(str.isdigit, latex)) else None
+
+
+def _without_unit(latex: str) -> str:
+    r"""LaTeX without the unit at its end, as text in `\text{}` or as one of math-verify's units without it.
+
+    math-verify's own removal takes all that follows the first of several texts, and the last letter of \pi r^2 h.
+    """
+    latex = _UNITS.sub("", latex).strip() or latex
+    bare = units_regex.sub(r"\1", units_regex.sub(r"\1", latex)).strip()
+    variable = len(latex[len(bare) :].strip()) == 1 and _LETTER.search(bare.rpartition("=")[2])
+    return latex if variable or not bare else bare
+
+
+def _value(latex: str) -> Any:
+    """The sympy expression of LaTeX or else of what follows its last equality sign, or None."""
+    for text in dict.fromkeys((latex, get_last_eq(latex))):
+        try:
+            return _Converter(text).parse(text)
+        except Exception:
+            continue
+    return None
+
+
+class _Converter(_Latex2Sympy):  # type: ignore[misc]
+    """math-verify's conversion of LaTeX to sympy, except for what stands side by side, and for the imaginary unit.
+
+    math-verify adds an integer to any positive rational number after it, for the sake of mixed numbers: 2(4) is 6.
+    """
+
+    def __init__(self, latex: str) -> None:
+        self.imaginary = bool(_IMAGINARY.search(latex)) and not _SERIES.search(latex)
+        super().__init__(is_real=not (self.imaginary or should_treat_as_complex(latex)))
+
+    def convert_postfix_list(self, arr: list[Any], i: int = 0) -> Any:
+        """The product of factors side by side, or the value of a mixed number.
+
+        Raises:
+            ValueError: for two numbers side by side.
+        """
+        if i + 1 == len(arr):
+            return super().convert_postfix_list(arr, i)
+        first, second = arr[i].getText(), arr[i + 1].getText()
+        if _NUMBER.fullmatch(first) and _NUMBER.fullmatch(second):
+            raise ValueError(f"{first} and {second} side by side are neither a product nor one number")
+        fraction = _FRACTION.fullmatch(second)
+        if fraction and i + 2 == len(arr) and _INTEGER.fullmatch(first) and int(fraction[1]) < int(fraction[2]):
+            return super().convert_postfix_list(arr, i)
+        factor = self.convert_postfix(arr[i])
+        if not isinstance(factor, Integer):
+            return super().convert_postfix_list(arr, i)
+        rest = self.convert_postfix_list(arr, i + 1)
+        return self.mat_mul_flat(factor, rest) if getattr(rest, "is_Matrix", False) else self.mul_flat(factor, rest)
+
+    def convert_atom_expr(self, atom_expr: Any) -> Any:
+        """A symbol, or the imaginary unit for a letter i without an index."""
+        letter = atom_expr.LETTER_NO_E()
+        if not self.imaginary or letter is None or letter.getText() != "i" or atom_expr.subexpr():
+            return super().convert_atom_expr(atom_expr)
+        power = atom_expr.supexpr() if hasattr(atom_expr, "supexpr") else None
+        if power is None:
+            return I
+        exponent = self.convert_expr(power.expr()) if power.expr() else self.convert_atom(power.atom())
+        return Pow(I, exponent, evaluate=False)
+
+    def convert_interval(self, expr: Any) -> Any:
+        """An interval, or a pair of numbers of which one is complex."""
+        try:
+            return super().convert_interval(expr)
+        except ValueError:
+            return Tuple(*(self.convert_expr(end) for end in expr.expr()))
 
 
 def read_number(text: str) -> list[Any]:
-    """The last plain number or fraction in a text, preferably after words such as "the answer is"; as `read_latex`."""
+    """The last plain number or fraction in a text, preferably after words such as "the answer is".
+
+    Returns what `read_latex` returns. No time limit; raises exceptions of nearly any type.
+    """
     return parse(text, extraction_config=[ExprExtractionConfig()], parsing_timeout=None, raise_on_error=True)
 
 
+def _without_percent(forms: list[Any], others: list[Any]) -> list[Any]:
+    r"""The parsed forms of an answer, and of its number without the percent sign if the other answer has none.
+
+    math-verify does this for integers: 50\% equals 50. A number below 1 keeps its sign, since 0.5 may be a share.
+    """
+    percentage = _percentage(forms[0]) if forms and others and "%" not in str(others[0]) else None
+    if not percentage:
+        return forms
+    values = limited(SECONDS, read_latex, percentage)[:-1]
+    return [*forms, *(value for value in values if getattr(value, "is_number", False) and abs(value.evalf(3)) >= 1)]
+
+
 def equal(gold: list[Any], candidate: list[Any]) -> bool:
-    """True if math-verify finds any parsed forms of both equal. No time limit; raises as `read_latex`."""
-    return verify(gold, candidate, timeout_seconds=None, raise_on_error=True)
+    """True if math-verify finds any parsed forms of both equal, of which the first may be texts.
+
+    No time limit; raises as `read_latex`.
+
+    math-verify compares 6 decimals of decimal numbers and 15 of other values, and takes what is smaller for 0, also a
+    factor. So values that are equal to this precision are compared again: decimal numbers to 3 significant digits, and
+    others with as many more digits as the smallest part of both has zeros after the point.
+    """
+    if not verify(gold, candidate, timeout_seconds=None, raise_on_error=True):
+        return False
+    if gold[0] == candidate[0]:  # the same text
+        return True
+    zeros = max(map(_zeros, [*gold, *candidate]))
+    return zeros < 3 or verify(
+        gold,
+        candidate,
+        float_rounding=max(6, 3 + zeros),
+        numeric_precision=12 + zeros,
+        timeout_seconds=None,
+        raise_on_error=True,
+    )
+
+
+def _zeros(form: Any) -> int:
+    """Zeros after the decimal point of the smallest number in a parsed form, 0 if none is below a tenth."""
+    zeros = 0
+    for part in () if isinstance(form, str) else preorder_traversal(form):
+        if isinstance(part, Expr) and part.is_number and not part.has(Integral, Sum, Product, Limit, Derivative):
+            value = abs(part.evalf(3))
+            if isinstance(value, Float) and value:
+                zeros = max(zeros, -1 - Decimal(str(value)).adjusted())
+    return zeros
 
 
 def limited(seconds: float, function: Callable[..., T], *args: Any) -> T:

@@ -4,26 +4,50 @@ SPEC-RL's paper and its release describe different rules, and this project's def
 compares them. Evaluation always grades by the last box, independently of the training reward.
 """
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
+from latex2sympy2_extended import NormalizationConfig  # type: ignore[import-untyped]
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.errors import TimeoutException
 
 from redraft.tasks.answers import SECONDS, box, boxed
-from redraft.tasks.grading import equal, is_correct, limited, read_latex, read_number
+from redraft.tasks.grading import equal, is_correct, limited, read, read_number
 
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # a time-out is a verdict, not a warning for each response
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+
+
+RELEASE: Final = LatexExtractionConfig(
+    boxed_match_priority=0,
+    normalization_config=NormalizationConfig(
+        basic_latex=True, units=True, malformed_operators=False, nits=False, boxed="all", equations=False
+    ),
+)
+r"""How SPEC-RL's release reads a response: `\frac12` stays as it is, which math-verify parses as nothing."""
 
 
 def release(text: str, answer: str) -> bool:
     """SPEC-RL's release: True if LaTeX that math-verify parses anywhere in the response equals the answer.
 
-    Boxes take precedence over formulas, and several boxes are read as one list.
+    Boxes take precedence over formulas, and several boxes are read as one list. The settings are the release's
+    (`custom_reward/verl_math_verify.py`), and none of this project's corrections apply. Of its time limits, one for
+    each pair of parsed forms, only the sum is kept.
     """
-    return _parsed_equal(read_latex, text, answer)
+    try:
+        gold = limited(SECONDS, _parse, box(answer), LatexExtractionConfig())
+        found = limited(SECONDS, _parse, text, RELEASE)
+        return limited(SECONDS, partial(verify, timeout_seconds=None), gold, found)
+    except (TimeoutException, Exception):  # a time-out is no Exception; sympy raises exceptions of nearly any type
+        return False
+
+
+def _parse(text: str, config: LatexExtractionConfig) -> list[Any]:
+    return parse(text, extraction_config=[config], parsing_timeout=None)
 
 
 def boxed_or_numeric(text: str, answer: str) -> bool:
@@ -31,15 +55,11 @@ def boxed_or_numeric(text: str, answer: str) -> bool:
 
     SPEC-RL, Appendix A.1: "the final boxed or numeric answer matches the ground truth".
     """
-    return _parsed_equal(read_number, text, answer) if boxed(text) is None else is_correct(text, answer)
-
-
-def _parsed_equal(read: Callable[[str], list[Any]], text: str, answer: str) -> bool:
-    """True if the parsed text equals the answer; False if parsing fails or exceeds a time limit."""
+    if boxed(text) is not None:
+        return is_correct(text, answer)
     try:
-        gold = limited(SECONDS, read_latex, box(answer))
-        return limited(SECONDS, equal, gold, limited(SECONDS, read, text))
-    except (TimeoutException, Exception):  # a time-out is no Exception; sympy raises exceptions of nearly any type
+        return limited(SECONDS, equal, read(answer), limited(SECONDS, read_number, text))
+    except (TimeoutException, Exception):  # as in `release`
         return False
 
 
