@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 
 from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, defining
-from redraft.config.data import Data
+from redraft.config.data import Data, ListedProblems
 from redraft.config.decoding import Decoding, Plain, SelfSpeculation
-from redraft.config.generated import InstructionPrompts
+from redraft.config.generated import Grading, InstructionPrompts
 from redraft.config.model import Model
 from redraft.config.preset import parted
 from redraft.config.reuse import Reuse
@@ -68,7 +68,13 @@ class Run(Config):
     @property
     def reward(self) -> Reward | Literal["instructions"]:
         """Reward rule (`redraft.tasks.rewards`): the trainer's, unless the data need another one."""
-        return "instructions" if isinstance(self.data, InstructionPrompts) else self.trainer.reward
+        return "instructions" if self.grading == "instructions" else self.trainer.reward
+
+    @property
+    def grading(self) -> Grading:
+        """Kind of answers that the training data have: mathematics, letters included, or instructions."""
+        columns = self.data.answer if isinstance(self.data, ListedProblems) else None
+        return "instructions" if isinstance(self.data, InstructionPrompts) or isinstance(columns, list) else "math"
 
     @property
     def steps(self) -> int:

@@ -10,7 +10,8 @@ from enum import StrEnum
 SECONDS = 5
 """Time limit in seconds for each of the grader's three steps: parse the answer, parse the box, compare the two."""
 
-LETTERS = "ABCD"
+LETTERS = "ABCDEFGHIJ"
+"""Letters of options; MMLU has four, ARC up to five, MMLU-Pro ten."""
 _WRAPPED = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathbf|mathrm|mathsf|mathit|boldsymbol)\{(.*)\}", re.S)
 _CHOICE = re.compile(rf"\(([{LETTERS}])\)[.:]?(?:\s.*)?|([{LETTERS}])(?:[.):](?:\s.*)?)?", re.S)
 
@@ -75,7 +76,7 @@ def letter(content: str) -> str | None:
 
 
 def grade_choice(text: str, answer: str) -> GradedAnswer:
-    """Compare the letter in the last box of a response with the answer, A to D.
+    """Compare the letter in the last box of a response with the answer, A to J.
 
     A box without a letter is wrong. An answer that is not one letter gives the outcome "error".
     """
