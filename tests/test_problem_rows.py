@@ -8,14 +8,17 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from redraft.config import Experiments
 from redraft.config.data import BOX, CHOICES, LETTER, HubProblems, ProblemFile, ProblemSet
 from redraft.errors import UserError
 from redraft.tasks.answers import grade_choice
 from redraft.tasks.instruction_arguments import ARGUMENTS, LANGUAGES, RELATIONS
 from redraft.tasks.instructions import _checkers, grade_instructions
 from redraft.tasks.problems import DATA_ROOT, Problem, check_answers, load_problems
+from redraft.tasks.rewards import rewards_of
 
-IFEVAL = Path(__file__).parents[2] / "shared/data/benchmarks/ifeval.jsonl"
+ROOT = Path(__file__).parents[1]
+IFEVAL = ROOT.parent / "shared/data/benchmarks/ifeval.jsonl"
 COLUMNS = ["key", "instruction_id_list", "kwargs"]
 
 
@@ -334,3 +337,13 @@ def test_the_real_prompts_of_ifeval_have_the_same_instructions_in_parquet(tmp_pa
     pyarrow.parquet.write_table(filled(rows), tmp_path / "ifeval.parquet")
     data = ProblemFile(path=str(tmp_path / "ifeval.parquet"), size=len(rows), answer=COLUMNS)
     assert [json.loads(p.answer) for p in load_problems(data)] == [{c: row[c] for c in COLUMNS} for row in rows]
+
+
+def test_training_on_options_and_on_instructions_is_rewarded_as_they_are_evaluated(tmp_path):
+    (file := tmp_path / "p.jsonl").write_text("")
+    run = Experiments(ROOT).run("spec_rl/grpo-vanilla", 0, "smoke")
+    for fields, rule in (({}, "last_box"), ({"choices": "o"}, "choice"), ({"answer": COLUMNS}, "instructions")):
+        data = ProblemFile(path=str(file), size=1, **fields)
+        assert run.model_copy(update={"data": data}).reward == rule
+    texts = [r"\boxed{(B)}", r"\boxed{B. two}", r"\boxed{A}", "B", ""]
+    assert rewards_of(texts, "B", "choice")[0] == [1.0, 1.0, 0.0, 0.0, 0.0]

@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 
 from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, defining
-from redraft.config.data import Data, ListedProblems
+from redraft.config.data import Data
 from redraft.config.decoding import Decoding, Plain, SelfSpeculation
-from redraft.config.generated import Grading, InstructionPrompts
+from redraft.config.generated import Generated, Grading
 from redraft.config.model import Model
 from redraft.config.preset import parted
 from redraft.config.reuse import Reuse
@@ -66,15 +66,18 @@ class Run(Config):
     """Execution; not part of the identity."""
 
     @property
-    def reward(self) -> Reward | Literal["instructions"]:
+    def reward(self) -> Reward | Literal["choice", "instructions"]:
         """Reward rule (`redraft.tasks.rewards`): the trainer's, unless the data need another one."""
-        return "instructions" if self.grading == "instructions" else self.trainer.reward
+        return self.trainer.reward if self.grading == "math" else self.grading
 
     @property
     def grading(self) -> Grading:
-        """Kind of answers that the training data have: mathematics, letters included, or instructions."""
-        columns = self.data.answer if isinstance(self.data, ListedProblems) else None
-        return "instructions" if isinstance(self.data, InstructionPrompts) or isinstance(columns, list) else "math"
+        """Grader of the training data, by their columns."""
+        if isinstance(self.data, Generated):
+            return self.data.grading
+        if isinstance(self.data.answer, list):
+            return "instructions"
+        return "math" if self.data.choices is None else "choice"
 
     @property
     def steps(self) -> int:

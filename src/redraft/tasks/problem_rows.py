@@ -217,9 +217,9 @@ def _json_lines(file: Path, content: bytes) -> list[Row]:
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
+        before = error.object[: error.start].count(b"\n")
         raise UserError(
-            f"line {line} is not UTF-8 (byte {error.object[error.start]:#x})",
+            f"line {before + 1} is not UTF-8 (byte {error.object[error.start]:#x})",
             file=file,
             allowed=READABLE,
             hint="`iconv -f latin1 -t utf-8` converts Latin-1",

@@ -12,7 +12,7 @@ from typing import Any, Final
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.errors import TimeoutException
 
-from redraft.tasks.answers import SECONDS, box, boxed
+from redraft.tasks.answers import SECONDS, Outcome, box, boxed, grade_choice
 from redraft.tasks.grading import equal, is_correct, limited, read_latex, read_number
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
@@ -52,11 +52,16 @@ REWARDS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 
 def rule_of(name: str) -> Callable[[str, str], bool]:
-    """The rule of a name in `REWARDS`, or `instructions`: all of them must be followed (`Run.reward`)."""
+    """The rule of a name in `REWARDS`, or of the data (`Run.reward`).
+
+    The latter are `choice`, the letter in the last box, and `instructions`: all of them must be followed.
+    """
     if name == "instructions":
         from redraft.tasks.instructions import follows  # imports NLTK, which no other rule needs
 
         return follows
+    if name == "choice":
+        return lambda text, answer: grade_choice(text, answer).outcome is Outcome.CORRECT
     return REWARDS[name]
 
 
