@@ -12,12 +12,14 @@ from redraft.config import GRPO, Epochs, InProcessEngine, ProblemFile, Run, Spec
 from redraft.errors import UserError
 from redraft.evaluate.cases import KINDS, cases
 from redraft.files import read_json
+from redraft.tasks.problems import Problem, fingerprint_of
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train.local.trainer import LocalTrainer
 from tests.trainers import make_trainer
 
 TOKENIZER = make_tokenizer()
 PROBLEMS = [("1a+1=", "2"), ("2a+2=", "4"), ("3a+3=", "6")]
+TRAINED_ON = fingerprint_of([Problem(*problem) for problem in PROBLEMS])
 
 
 def line(prompt, text, reward, prefix=0, draft=0, sample=0, sampled_at=0):
@@ -45,8 +47,9 @@ def write_run(tmp_path):
             frame.to_parquet(folder / f"rollouts/step-{step:04d}.parquet")
         file = tmp_path / "problems.jsonl"
         file.write_text("".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in PROBLEMS))
-        data = {"kind": "file", "path": str(file), "size": len(PROBLEMS)}
-        (folder / "manifest.json").write_text(json.dumps({"run": "p/c/seed0", "configuration": {"data": data}}))
+        data = {"kind": "file", "path": str(file), "size": len(PROBLEMS), "template": "{problem}"}
+        content = {"run": "p/c/seed0", "configuration": {"data": data}, "inputs": {"problems": TRAINED_ON}}
+        (folder / "manifest.json").write_text(json.dumps(content))
         TOKENIZER.save_pretrained(folder / "policies/step-0003")
         return folder
 
@@ -73,6 +76,14 @@ def second(**changed):
         "rejected": line(0, "77", 0.0, prefix=0, draft=2, sample=1),
     }
     return list((lines | changed).values())
+
+
+def test_other_problems_than_those_that_the_run_was_trained_on_are_rejected(write_run, tmp_path):
+    folder = write_run(FIRST, second())
+    (tmp_path / "problems.jsonl").write_text((tmp_path / "problems.jsonl").read_text().replace('"6"', '"7"'))
+    with pytest.raises(UserError, match="have changed since") as error:
+        cases(folder, tmp_path / "cases.json")
+    assert (error.value.key, error.value.allowed) == ("inputs.problems", TRAINED_ON)
 
 
 def test_a_kind_each_is_found_with_what_was_kept_and_what_came_instead(write_run, tmp_path):
@@ -169,7 +180,7 @@ def test_cases_of_a_run_that_was_really_trained(tiny_model, tmp_path):
     trainer = make_trainer(
         epochs=3, prompts_per_step=4, group_size=4, prompts_per_update=2, learning_rate=0.01, max_response_tokens=8
     )
-    problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8)
+    problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8, template="{problem}")
     run = Run(
         preset="test",
         paper="test",

@@ -260,7 +260,7 @@ def test_a_letter_is_read(content):
     "content",
     [
         "c",
-        "E",
+        "K",
         "CA",
         "Carbon",
         "C, D",
@@ -394,7 +394,8 @@ def test_a_wrong_problem_file_is_named(tmp_path, content, message):
 def test_a_problem_file_is_read_in_order(tmp_path):
     file = tmp_path / "problems.jsonl"
     file.write_text('{"problem": "1+1", "answer": 2}\n{"problem": "x", "answer": "y", "level": 3}\n')
-    assert load_problems(ProblemFile(path=str(file), size=2)) == [Problem("1+1", "2"), Problem("x", "y")]
+    data = ProblemFile(path=str(file), size=2, template="{problem}")
+    assert load_problems(data) == [Problem("1+1", "2"), Problem("x", "y")]
     with pytest.raises(UserError, match="missing"):
         load_problems(ProblemFile(path=str(tmp_path / "other.jsonl"), size=2))
 

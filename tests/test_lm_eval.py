@@ -42,7 +42,7 @@ SUMS = Benchmark(data=ArithmeticProblems(size=5), samples=3, max_new_tokens=12)
 MINUS = Benchmark(data=ArithmeticProblems(size=4, signs="minus"), temperature=0, max_new_tokens=12)
 BOTH = {"sums": SUMS, "minus": MINUS}
 COINS = Benchmark(
-    data=ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8),
+    data=ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8, template="{problem}"),
     samples=3,
     max_new_tokens=8,
 )

@@ -57,7 +57,7 @@ def trained(results, tiny_model, reuse):
         max_response_tokens=12,
         evaluate_every=2,
     )
-    problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8)
+    problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8, template="{problem}")
     run = Run(
         preset="test",
         paper="paper",

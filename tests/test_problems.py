@@ -106,11 +106,11 @@ def test_several_files_are_read_in_the_order_of_the_configuration(root):
         ({"problem": "p", "answer": "a"}, {"id": "a/other"}, "without this data set"),
         ({"problem": "p", "answer": "a"}, {"files": ["train*"]}, "no file of the data set"),
         ({"problem": "p", "answer": "a"}, {"files": ["*"]}, "several files"),
-        ({"problem": "p", "answer": "a"}, {"files": ["README.md"]}, "files of this kind"),
-        ({"problem": "p"}, {}, "lacks this column"),
-        ({"problem": "p", "answer": []}, {"answer": "answer.0"}, "lacks this column"),
-        ({"problem": ["p"], "answer": "a"}, {}, "neither text nor a number"),
-        ({"problem": None, "answer": "a"}, {}, "neither text nor a number"),
+        ({"problem": "p", "answer": "a"}, {"files": ["README.md"]}, "line 1 is not JSON"),
+        ({"problem": "p"}, {}, "line 1 lacks a key"),
+        ({"problem": "p", "answer": []}, {"answer": "answer.0"}, "line 1 lacks a key"),
+        ({"problem": ["p"], "answer": "a"}, {}, "line 1: the value is not text"),
+        ({"problem": None, "answer": "a"}, {}, "line 1: the value is not text"),
         ({"problem": "p", "answer": ""}, {}, "has no answer"),
         ({"problem": "p", "answer": "no box"}, {"answer_from": "box"}, "has no answer"),
         (["p"], {}, "not an object"),
@@ -208,7 +208,7 @@ def test_problems_can_be_skipped_at_the_front(root):
         HubProblems(id="a/b", files=["x"], size=2, skip=3, of=4)
 
 
-def test_answers_are_read_after_hashes_and_from_one_of_several_columns(root):
+def test_answers_are_read_after_hashes(root):
     write_lines(root, [{"problem": "p", "answer": "1 + 1 = 2\n#### 2"}])
     data = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="####")
     assert load_problems(data)[0].answer == "2"
@@ -217,16 +217,6 @@ def test_answers_are_read_after_hashes_and_from_one_of_several_columns(root):
     write_lines(root, [{"problem": "p", "answer": "no hashes"}])
     with pytest.raises(UserError, match="has no answer"):
         load_problems(data)
-    for suffix in ("jsonl", "parquet"):  # Parquet gives arrays, and fills in keys that a row lacks
-        rows = [{"problem": "p", "ids": ["x", "y"], "kwargs": [{}, {"n": 3}]}]
-        if suffix == "jsonl":
-            write_lines(root, rows)
-        else:
-            pd.DataFrame(rows).to_parquet(root / "a/b/test.parquet")
-        several = HubProblems(id="a/b", files=[f"test.{suffix}"], size=1, answer=["ids", "kwargs"])
-        answer = json.loads(load_problems(several)[0].answer)
-        assert answer["ids"] == ["x", "y"]
-        assert answer["kwargs"][1] == {"n": 3}
 
 
 def test_a_template_needs_a_place_for_what_is_put_into_it():

@@ -3,7 +3,9 @@
 The runs of one's own are those of the page, in its order, in one copy of the workflow.
 """
 
+import json
 import re
+import string
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -11,13 +13,16 @@ from pathlib import Path
 import click
 import pandas as pd
 import pytest
+import tokenizers
 import typer
 import yaml
+from transformers import PreTrainedTokenizerFast
 
 from redraft.cli.app import app
-from redraft.config import Experiments, Preset
+from redraft.config import Experiments, Preset, TinyModel
 from redraft.config.read import parse
 from redraft.config.site import Site
+from redraft.train import models
 from tests.checkout import copy_to, snakemake
 from tests.forked_commands import environment, forked_commands
 
@@ -138,6 +143,44 @@ def test_a_cell_and_a_grid_of_ones_own_run_as_the_page_says(started):
     planned = snakemake(tmp_path, "seeds=1", "-n").stderr
     assert "results/smoke/collected/own/runs.parquet" in planned, "finished runs of one's own are in the report"
     assert "runs/own/" not in planned, "and none is made"
+
+
+@pytest.mark.servers
+def test_a_model_and_problems_of_ones_own_run_as_the_page_says(started):
+    """The page's preset and problem with other paths, fewer problems and shorter responses, for one seed."""
+    folder, environment = started
+    random_model(folder / "my-model")
+    content = yaml.safe_load(fenced(MODEL, "yaml")[0])
+    problem = json.loads(fenced(MODEL, "json")[0])
+    content["models"]["qwen3-1.7b-base"]["path"] = str(folder / "my-model")
+    content["trainer"]["max_response_tokens"] = content["benchmarks"]["mine-held-out"]["max_new_tokens"] = 8
+    files = content["data"]["deepmath-6k"], content["benchmarks"]["mine-held-out"]["data"]
+    for data, size in zip(files, (16, 4), strict=True):
+        data |= {"size": size, "path": str(folder / Path(data["path"]).name)}
+        Path(data["path"]).write_text((json.dumps(problem) + "\n") * size)
+    (folder / "experiments/presets/mine.yaml").write_text(yaml.safe_dump(content))
+    called = partial(_called, env=environment)
+    show, run, _ = commands(MODEL)
+    template = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
+    assert yaml.safe_load(called(show, folder))["data"]["template"] == template
+    called(["0" if word == "0-1" else word for word in run], folder)
+    trained = folder / "results/mine/runs/spec_rl/grpo-spec-l0.5/seed0"
+    prompts = pd.read_parquet(trained / "generations.parquet")["prompt"]
+    assert set(prompts) == {template.replace("{problem}", problem["problem"])}
+    scores = json.loads((trained / "scores.json").read_text())["2"]["mine-held-out"]
+    assert (scores["total"], "the prompt may not ask" in scores["note"]) == (16, True), "a random model writes no box"
+    assert (trained / "log.txt").read_text().count("in epoch 1 no response earned a reward") == 1
+
+
+def random_model(folder):
+    """A random model of a few thousand parameters, with one token for each character."""
+    vocabulary = {character: index for index, character in enumerate("\0\4" + string.printable)}
+    characters = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary))
+    characters.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("[\\s\\S]"), behavior="isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="\0", eos_token="\4")
+    shape = TinyModel(hidden_size=16, layers=1, heads=2, head_dim=8, intermediate_size=32)
+    models.initialise(shape, tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def smaller(text):

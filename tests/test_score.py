@@ -74,3 +74,11 @@ def test_samples_stand_by_their_problem_and_each_failure_is_counted_by_its_kind(
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert (found["role"], found["note"]) == ("out-of-distribution", "of the grader")
+
+
+@pytest.mark.parametrize(("without", "noted"), [(8, False), (9, True), (10, True)])
+def test_a_note_says_that_nearly_all_responses_have_no_answer(without, noted):
+    outcomes = [Outcome.NO_ANSWER] * (without - 1) + [Outcome.EMPTY] + [Outcome.WRONG] * (10 - without)
+    found = score(frame(outcomes), Benchmark(data=ArithmeticProblems(size=10)))
+    assert found["without_answer"] == without
+    assert ("no answer" in found.get("note", "")) == noted

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -50,6 +52,7 @@ from redraft.config import (
     run_fingerprint,
 )
 from redraft.config.base import STEP_STAGES
+from redraft.config.data import Benchmark
 from redraft.engines.torch.drafter import round_to_nearest
 from redraft.engines.torch.loop import now
 from redraft.errors import UserError
@@ -66,7 +69,7 @@ from tests.selfspec import QWEN
 from tests.trainers import make_trainer
 
 STEPS, STEPS_PER_EPOCH, PROMPTS, GROUP, LIMIT = 6, 2, 4, 4, 8
-PROBLEMS = ProblemFile(path=str(Path(__file__).parent / "data" / "coin_problems.jsonl"), size=8)
+PROBLEMS = ProblemFile(path=str(Path(__file__).parent / "data" / "coin_problems.jsonl"), size=8, template="{problem}")
 
 
 def make_run(
@@ -646,12 +649,14 @@ def test_a_missing_step_is_named_and_steps_keep_their_numbers(undisturbed, tmp_p
 def stage(tiny_model, monkeypatch):
     """The workflow's stage `train`, for this file's run."""
 
-    class Stub:
-        def run(self, *_):
-            return make_run()
+    def train(folder, **changes):
+        benchmarks = changes.pop("benchmarks", {})
+        run = make_run().model_copy(update=changes)
+        stub = SimpleNamespace(run=lambda *_: run, preset_of=lambda *_: SimpleNamespace(benchmarks=benchmarks))
+        monkeypatch.setattr(job, "Experiments", lambda: stub)
+        job.train("test", "test/cell", 0, tiny_model, folder)
 
-    monkeypatch.setattr(job, "Experiments", Stub)
-    return lambda folder: job.train("test", "test/cell", 0, tiny_model, folder)
+    return train
 
 
 def manifest_of(folder):
@@ -686,6 +691,25 @@ def test_the_manifest_names_the_initial_policy_and_the_code_that_trained(stage, 
     stage(tmp_path)
     assert manifest_of(tmp_path)["git"]["commit"] == "before"
     assert manifest_of(tmp_path)["inputs"]["initial_policy"] == sha256(tiny_model / "model.safetensors")
+
+
+def test_training_says_once_that_no_response_of_an_epoch_earned_a_reward(stage, tmp_path, capsys):
+    stage(tmp_path / "some")
+    assert "earned a reward" not in capsys.readouterr().err
+    (file := tmp_path / "sevens.jsonl").write_text(re.sub('"[12]"', '"7"', Path(PROBLEMS.path).read_text()))
+    stage(tmp_path / "none", data=PROBLEMS.model_copy(update={"path": str(file)}))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "earned a reward" in line]
+    assert len(lines) == 1, "of three epochs"
+    assert lines[0].startswith("  test/cell seed 0: in epoch 1 no response earned a reward")
+
+
+def test_a_benchmark_file_that_cannot_be_graded_is_an_error_before_training(stage, tmp_path):
+    (file := tmp_path / "mine.jsonl").write_text('{"problem": "p", "answer": "seven"}\n')
+    benchmark = Benchmark(data=ProblemFile(path=str(file), size=1), grading="choice")
+    with pytest.raises(UserError, match="cannot compare") as error:
+        stage(tmp_path / "run", benchmarks={"mine": benchmark})
+    assert error.value.key == "mine, grading"
+    assert not (tmp_path / "run/steps.jsonl").exists()
 
 
 ROOT = Path(__file__).parents[1]

@@ -17,21 +17,73 @@ from redraft.config.base import (
 )
 from redraft.config.generated import ArithmeticProblems, Generated, Grading, InstructionPrompts, WordProblems
 
+BOX = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
+LETTER = "{problem}\nPlease reason step by step, and put the letter of your final answer within \\boxed{}."
+CHOICES = LETTER.replace("{problem}", "{problem}\n{choices}")
+"""Prompt templates that ask for what the graders read. They are SPEC-RL's words."""
+INSTRUCTION_COLUMNS = ("key", "instruction_id_list", "kwargs")
+"""IFEval's columns, which its checkers need."""
 
-class ProblemFile(Config):
-    """JSON Lines file of problems with the keys `problem` and `answer`."""
+
+class ListedProblems(Config):
+    """Problems in JSON Lines or Parquet files.
+
+    A column is named by its path: `prompt.-1.content` is the key `content` of the last entry of the column `prompt`.
+    """
+
+    problem: str = "problem"
+    """Column of the problem text."""
+    choices: str | None = None
+    """Column with the options: a list, an object from labels to options, or an object with the lists `text` and `label`
+    (ARC). They get the letters A, B, C and so on, and the answer becomes a letter. It names an option by its label, or
+    by a number that counts from 0."""
+    answer: str | list[str] = "answer"
+    """Column of the answer, text or a number; or IFEval's three columns `key`, `instruction_id_list`, `kwargs`."""
+    answer_from: Literal["text", "box", "####"] = "text"
+    """Part of that column that is the answer: all text, its last `\\boxed{}`, or the text after `####`."""
+    template: str = "{problem}"
+    """Prompt template. `{problem}` is replaced by the text, `{choices}` by the options, one per line."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for field, needed in (("{problem}", True), ("{choices}", self.choices is not None)):
+            if needed and field not in self.template:
+                raise invalid(f"template must contain {field}", at=("template",))
+        if self.choices is None and "{choices}" in self.template:
+            raise invalid("template contains {choices}, so choices must name their column", at=("choices",))
+        if isinstance(self.answer, list):
+            columns = sorted(path.rpartition(".")[2] for path in self.answer)
+            if columns != sorted(INSTRUCTION_COLUMNS) or self.choices is not None:
+                raise invalid(
+                    "several columns are key, instruction_id_list and kwargs, without choices", at=("answer",)
+                )
+        return self
+
+
+def _template(fields: dict[str, Any]) -> str:
+    """Template of a file of problems that states none."""
+    if isinstance(fields["answer"], list):
+        return "{problem}"
+    return BOX if fields["choices"] is None else CHOICES
+
+
+class ProblemFile(ListedProblems):
+    """File of problems, JSON Lines or Parquet, by default with the keys `problem` and `answer`."""
 
     kind: Literal["file"] = "file"
     path: str
     """Path, absolute or relative to the repository's root."""
     size: int = Field(ge=1, le=MOST_PROBLEMS)
     """Number of problems that the file must have."""
+    # A factory, so that fingerprints contain the template: runs with and without a request for a box differ.
+    template: str = Field(default_factory=_template)
+    """Prompt template, as of `HubProblems`; by default the problem and a request for the answer, or with options for
+    its letter, in `\\boxed{}`. `"{problem}"` is the problem alone, the default for instructions."""
 
 
-class HubProblems(Config):
+class HubProblems(ListedProblems):
     """Problems of a data set on the hub or of its local copy, in JSON Lines or Parquet files.
 
-    A column is named by its path: `prompt.-1.content` is the key `content` of the last entry of the column `prompt`.
     The origin of the files is not part of a run's identity (`redraft.tasks.problems`).
     """
 
@@ -57,24 +109,11 @@ class HubProblems(Config):
     incomplete: dict[int, str] = {}
     """Sizes of known incomplete copies, each with a note on the missing problems. All problems of such a copy are
     used."""
-    problem: str = "problem"
-    """Column of the problem text."""
-    choices: str | None = None
-    """Column with a list of options. They get the letters A, B, C and so on, and the answer is a letter."""
-    template: str = "{problem}"
-    """Prompt template. `{problem}` is replaced by the text, `{choices}` by the options, one per line."""
-    answer: str | list[str] = "answer"
-    """Column of the answer; several columns become one JSON object."""
-    answer_from: Literal["text", "box", "####"] = "text"
-    """Part of that column that is the answer: all text, its last `\\boxed{}`, or the text after `####`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "HubProblems":
         if self.rows < self.skip + self.size:
             raise invalid(f"skip and size ({self.skip} + {self.size}) must not exceed of ({self.of})", at=("size",))
-        needed = ["{problem}"] if self.choices is None else ["{problem}", "{choices}"]
-        if missing := [name for name in needed if name not in self.template]:
-            raise invalid(f"template must contain {missing[0]}", at=("template",))
         return self
 
     @property
@@ -113,10 +152,28 @@ class ProblemSet(Config):
     description: str = ""
     """One line for the report."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _template_of_the_grader(cls, fields: Any) -> Any:
+        """Give a file of problems without a template and options the one that its grader needs."""
+        data, grading = (fields.get("data"), fields.get("grading")) if isinstance(fields, dict) else (None, None)
+        usual = {"choice": LETTER, "instructions": "{problem}"}.get(str(grading))
+        if not usual or not isinstance(data, dict) or data.get("kind") != "file":
+            return fields
+        return fields if {"template", "choices"} & data.keys() else fields | {"data": data | {"template": usual}}
+
     @model_validator(mode="after")
     def _graded_by_its_grader(self) -> Self:
-        if isinstance(self.data, Generated) and self.grading != self.data.grading:
-            raise invalid(f"problems of kind {self.data.kind} need grading: {self.data.grading}", at=("grading",))
+        needed: Grading | None = None
+        if isinstance(self.data, Generated):
+            needed = self.data.grading
+        elif isinstance(self.data.answer, list):
+            needed = "instructions"
+        elif self.data.choices is not None:
+            needed = "choice"
+        if needed not in (None, self.grading):
+            message = f"problems of kind {self.data.kind} with these columns need grading: {needed}"
+            raise invalid(message, at=("grading",))
         return self
 
 

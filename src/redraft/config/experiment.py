@@ -9,7 +9,7 @@ from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, defining
 from redraft.config.data import Data
 from redraft.config.decoding import Decoding, Plain, SelfSpeculation
-from redraft.config.generated import InstructionPrompts
+from redraft.config.generated import Generated, Grading
 from redraft.config.model import Model
 from redraft.config.preset import parted
 from redraft.config.reuse import Reuse
@@ -66,9 +66,18 @@ class Run(Config):
     """Execution; not part of the identity."""
 
     @property
-    def reward(self) -> Reward | Literal["instructions"]:
+    def reward(self) -> Reward | Literal["choice", "instructions"]:
         """Reward rule (`redraft.tasks.rewards`): the trainer's, unless the data need another one."""
-        return "instructions" if isinstance(self.data, InstructionPrompts) else self.trainer.reward
+        return self.trainer.reward if self.grading == "math" else self.grading
+
+    @property
+    def grading(self) -> Grading:
+        """Grader of the training data, by their columns."""
+        if isinstance(self.data, Generated):
+            return self.data.grading
+        if isinstance(self.data.answer, list):
+            return "instructions"
+        return "math" if self.data.choices is None else "choice"
 
     @property
     def steps(self) -> int:

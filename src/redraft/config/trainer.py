@@ -65,7 +65,7 @@ class TrainerConfig(Config):
     reward: Reward = "last_box"
     """Graded part of a response: `last_box` the last box only; `boxed_or_numeric`, as in SPEC-RL's paper, the last
     number if there is no box; `release`, as in its release, all LaTeX of the response. Evaluation always grades the
-    last box. Data of kind `instructions` have another rule (`Run.reward`)."""
+    last box. Data with instructions or with options have another rule (`Run.reward`)."""
     fresh_samples: int = Field(default=1, ge=0, le=MOST_RESPONSES)
     """Additional samples without reuse per prompt of a step, for `fresh_reward` (docs/metrics.md); not trained on."""
     evaluate_every: int = Field(ge=1, le=MOST_STEPS)

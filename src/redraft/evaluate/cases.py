@@ -19,7 +19,7 @@ from redraft.config.data import Data
 from redraft.errors import UserError
 from redraft.evaluate.saved_rollouts import rollout_files
 from redraft.files import read_json, read_parquet, write_json
-from redraft.tasks.problems import load_problems
+from redraft.tasks.problems import problems_of_run
 
 COLUMNS = ("visit", "prompt", "sample", "tokens", "sampled_at", "prefix_length", "draft_length", "reward")
 KEY = ["prompt", "sample"]
@@ -98,8 +98,10 @@ def cases(run_folder: Path, file: Path) -> None:
         UserError: if rollouts, the manifest or the tokenizer are missing or damaged, or if a prefix differs from its
             draft.
     """
-    manifest = read_json(run_folder / "manifest.json")
-    problems = load_problems(TypeAdapter(Data).validate_python(manifest["configuration"]["data"]))
+    file_of_run = run_folder / "manifest.json"
+    manifest = read_json(file_of_run)
+    data: Data = TypeAdapter(Data).validate_python(manifest["configuration"]["data"])
+    problems = problems_of_run(data, manifest, file_of_run)
     rollouts = _Rollouts(run_folder)
     drafted = rollouts.drafted()
     absent = f"none of the {len(drafted):,} rollouts with a draft is of this kind"

@@ -21,7 +21,7 @@ from redraft.files import read_json, write_json
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
 from redraft.provenance import environment, git_state, hashes, policies_of
-from redraft.tasks.problems import Problem, load_problems, missing
+from redraft.tasks.problems import Problem, check_answers, load_problems, missing
 from redraft.tasks.prompts import encode
 from redraft.train import models
 
@@ -70,8 +70,9 @@ def _policies_of(path: Path) -> dict[int, Path]:
 
 
 def _problems_of(name: str, benchmark: Benchmark) -> list[Problem]:
-    """Problems of a benchmark; a known incomplete copy is reported on the terminal."""
+    """Problems of a benchmark that its grader can compare; a known incomplete copy is reported on the terminal."""
     problems = load_problems(benchmark.data)
+    check_answers(problems, benchmark.grading, name)
     if lacking := missing(benchmark.data, len(problems)):
         print(f"{name}: {lacking}", file=sys.stderr)
     return problems

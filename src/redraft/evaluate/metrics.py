@@ -17,6 +17,12 @@ from redraft.tasks.problems import missing
 
 Z = float(ndtri(0.975))
 PERCENTILES = (50, 90, 99)
+UNANSWERED = 0.9
+"""Share of responses without an answer from which the scores have a note."""
+NO_ANSWERS = (
+    "nearly all responses have no answer in \\boxed{}, so nothing was compared: the prompt may not ask for one "
+    "(`template`), or responses are cut off"
+)
 FAILED = {"empty": Outcome.EMPTY, "timeouts": Outcome.TIMEOUT, "errors": Outcome.ERROR}
 
 
@@ -32,7 +38,7 @@ def score(graded: pd.DataFrame, benchmark: Benchmark, note: str = "") -> dict[st
     right = _by_problem(graded["outcome"] == Outcome.CORRECT, benchmark)
     count = right.sum(axis=1)
     low, high = interval(count, benchmark.samples)
-    notes = [text for text in (missing(benchmark.data, len(right)), note) if text]
+    notes = [missing(benchmark.data, len(right)), note]
     lengths = graded["length"].to_numpy()
     scores = {
         "correct": int(count.sum()),
@@ -51,6 +57,7 @@ def score(graded: pd.DataFrame, benchmark: Benchmark, note: str = "") -> dict[st
     else:
         scores["majority"] = majority(right, _by_problem(graded["extracted"], benchmark))
         scores["without_answer"] = int(graded["outcome"].isin([Outcome.NO_ANSWER, Outcome.EMPTY]).sum())
+        notes.append(NO_ANSWERS if scores["without_answer"] >= UNANSWERED * len(graded) else "")
     return scores | {
         "mean_tokens": float(lengths.mean()),
         **{f"tokens_p{p}": float(np.percentile(lengths, p)) for p in PERCENTILES},
@@ -58,7 +65,7 @@ def score(graded: pd.DataFrame, benchmark: Benchmark, note: str = "") -> dict[st
         **{key: int((graded["outcome"] == outcome).sum()) for key, outcome in FAILED.items()},
         "seconds": float(graded["seconds"].sum()),
         "role": benchmark.role,
-        **({"note": "; ".join(notes)} if notes else {}),
+        **({"note": "; ".join(filter(None, notes))} if any(notes) else {}),
     }
 
 

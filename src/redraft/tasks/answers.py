@@ -10,7 +10,8 @@ from enum import StrEnum
 SECONDS = 5
 """Time limit in seconds for each of the grader's three steps: parse the answer, parse the box, compare the two."""
 
-LETTERS = "ABCD"
+LETTERS = "ABCDEFGHIJ"
+"""Letters of options; MMLU has four, ARC up to five, MMLU-Pro ten."""
 _BOX = re.compile(
     r"\\boxed\s*(?:\{|(?P<number>[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?)"
     r"(?=\s*(?:[$;:!?)]|[.,](?!\d)|\\[)\]]|\n|\Z)))"
@@ -92,7 +93,7 @@ def letter(content: str) -> str | None:
 
 
 def grade_choice(text: str, answer: str) -> GradedAnswer:
-    """Compare the letter in the last box of a response with the answer, A to D.
+    """Compare the letter in the last box of a response with the answer, A to J.
 
     A box without a letter is wrong. An answer that is not one letter gives the outcome "error".
     """

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from redraft.config.data import INSTRUCTION_COLUMNS
 from redraft.errors import UserError
+from redraft.tasks.instruction_arguments import normalized
 from redraft.tasks.sentences import sentence_splitter
 
 SEED = 0
 """Seed of both checkers; workflows/lighteval/tasks.py uses the same."""
-KEYS = ("key", "instruction_id_list", "kwargs")
 LETTERS = "keywords:letter_frequency"
 """Name of the instruction about the frequency of a letter."""
 
@@ -48,7 +49,7 @@ def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
     """Check a response against its prompt's instructions.
 
     Args:
-        answer: a JSON object with IFEval's columns, `KEYS`.
+        answer: a JSON object with IFEval's columns, `INSTRUCTION_COLUMNS`.
 
     Raises:
         UserError: if the answer is not such an object.
@@ -102,21 +103,20 @@ def instructions_of(answer: str) -> dict[str, Any]:
     """The instructions of a prompt, parsed from the problem's answer.
 
     Raises:
-        UserError: if the answer is not an object with IFEval's columns, or names an instruction without a checker.
+        UserError: if the answer is not such an object (`normalized`).
     """
     try:
-        record = {key: json.loads(answer)[key] for key in KEYS}
-        count = (len(record["instruction_id_list"]), len(record["kwargs"]))
-    except (ValueError, KeyError, TypeError):
+        record = json.loads(answer)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
         raise UserError(
-            "this answer does not hold a prompt's instructions", key="answer", value=answer[:80], allowed=KEYS
-        ) from None
-    if count[0] != count[1]:
-        raise UserError("the numbers of instructions and of their arguments differ", key="answer", value=count)
-    known = _checkers().instructions_registry.INSTRUCTION_DICT
-    if unknown := set(record["instruction_id_list"]) - set(known):
-        raise UserError("unknown instructions", key="instruction_id_list", value=sorted(unknown), allowed=known)
-    return record
+            "this answer does not hold a prompt's instructions",
+            key="answer",
+            value=answer[:80],
+            allowed=INSTRUCTION_COLUMNS,
+        )
+    return normalized(record)
 
 
 def conflicts() -> dict[str, set[str]]:

@@ -5,29 +5,31 @@ repository, or from the single file that the configuration names. Otherwise they
 set is not part of a run's identity; its content is hashed with the run.
 """
 
-import json
 import os
-import string
-from collections.abc import Callable
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from redraft.config.data import Data, HubProblems, ProblemFile
-from redraft.config.generated import ArithmeticProblems, Generated, InstructionPrompts, WordProblems
+from redraft.config.data import Data, HubProblems, ListedProblems, ProblemFile
+from redraft.config.generated import ArithmeticProblems, Generated, Grading, InstructionPrompts, WordProblems
+from redraft.config.identity import fingerprint
 from redraft.errors import UserError
-from redraft.files import read_parquet, sha256
+from redraft.files import sha256
 from redraft.tasks import arithmetic, word_problems
-from redraft.tasks.answers import boxed
+from redraft.tasks.answers import LETTERS
+from redraft.tasks.problem_rows import Row, read_rows
 
 DATA_ROOT = "REDRAFT_DATA"
 """Environment variable that names a folder of local copies of data sets."""
-_EXTRACT: dict[str, Callable[[str], str | None]] = {
-    "text": lambda text: text,
-    "box": boxed,
-    "####": lambda text: text.rpartition("####")[2].strip() if "####" in text else None,
+ANSWERS: dict[Grading, str] = {
+    "math": "a number or LaTeX; instructions need `grading: instructions`",
+    "choice": f"one letter, {LETTERS[0]} to {LETTERS[-1]}",
+    "instructions": "IFEval's columns: `answer: [key, instruction_id_list, kwargs]`",
 }
+"""Answers that each grader can compare."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ def load_problems(data: Data) -> list[Problem]:
     """Read the problems of a configured data set, in a fixed order.
 
     Raises:
-        UserError: if a file is missing or damaged, the number of problems is wrong, a problem has no answer, or fewer
-            problems exist.
+        UserError: if a file is missing or damaged, the number of problems is wrong, a problem or its answer has no
+            certain text, or fewer problems exist.
     """
     match data:
         case ArithmeticProblems():
@@ -66,6 +68,30 @@ def load_problems(data: Data) -> list[Problem]:
             return _from_file(data)
         case HubProblems():
             return _from_hub(data)
+
+
+def fingerprint_of(problems: Sequence[Problem]) -> str:
+    """Fingerprint of prompts and answers, in their order."""
+    return fingerprint([[problem.prompt, problem.answer] for problem in problems])
+
+
+def problems_of_run(data: Data, manifest: Mapping[str, Any], file: Path) -> list[Problem]:
+    """Training problems of a finished run, from its configuration and the manifest in `file`.
+
+    Raises:
+        UserError: as `load_problems`, or if they are not those that the run was trained on.
+    """
+    problems = load_problems(data)
+    recorded = manifest.get("inputs", {}).get("problems")
+    if recorded and (found := fingerprint_of(problems)) != recorded:
+        raise UserError(
+            "the problems that this run was trained on have changed since, or are read in another way",
+            file=file,
+            key="inputs.problems",
+            value=found,
+            allowed=recorded,
+        )
+    return problems
 
 
 def checksums(data: Data) -> dict[str, str]:
@@ -108,32 +134,10 @@ def _existing(data: ProblemFile) -> Path:
 
 def _from_file(data: ProblemFile) -> list[Problem]:
     file = _existing(data)
-    problems = []
-    for number, record in enumerate(_json_lines(file), start=1):
-        try:
-            answer = record["answer"]
-            problems.append(Problem(record["problem"], json.dumps(answer) if isinstance(answer, dict) else str(answer)))
-        except KeyError as key:
-            raise UserError(f"line {number} lacks a key", file=file, key=str(key), allowed="problem, answer") from None
+    problems = [_problem(row, data) for row in read_rows(file)]
     if len(problems) != data.size:
         raise UserError("wrong number of problems", file=file, key="size", value=len(problems), allowed=str(data.size))
     return problems
-
-
-def _json_lines(file: Path) -> list[dict[str, Any]]:
-    """Read one JSON object per line; text stays text, so that an answer such as 025 keeps its zero."""
-    records = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
-        if not line:
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            raise UserError(f"line {number} is not JSON", file=file, value=line[:80]) from None
-        if not isinstance(record, dict):
-            raise UserError(f"line {number} is not an object", file=file, value=line[:80])
-        records.append(record)
-    return records
 
 
 def _from_hub(data: HubProblems) -> list[Problem]:
@@ -144,7 +148,7 @@ def _from_hub(data: HubProblems) -> list[Problem]:
             raise UserError(
                 "the hash of this file is not the declared one", file=file, key="sha256", value=digest, allowed=wanted
             )
-    problems = [_problem(row, data, file) for file in files for row in _rows(file)]
+    problems = [_problem(row, data) for file in files for row in read_rows(file)]
     if len(problems) not in (data.rows, *data.incomplete):
         raise UserError(
             "wrong number of problems",
@@ -195,59 +199,35 @@ def _match(folder: Path, pattern: str) -> Path:
     return files[names[0]]
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    if file.suffix == ".parquet":
-        return read_parquet(file, ()).to_dict("records")
-    if file.suffix == ".jsonl":
-        return _json_lines(file)
-    raise UserError("files of this kind cannot be read", file=file, value=file.suffix, allowed=(".jsonl", ".parquet"))
-
-
-def _problem(row: dict[str, Any], data: HubProblems, file: Path) -> Problem:
-    prompt = data.template
+def _problem(row: Row, data: ListedProblems) -> Problem:
+    parts, labels = {"problem": row.text(data.problem)}, None
     if data.choices is not None:
-        options = _column(row, data.choices, file)
-        lines = [f"{letter}. {option}" for letter, option in zip(string.ascii_uppercase, options, strict=False)]
-        prompt = prompt.replace("{choices}", "\n".join(lines))
-    text = _text(_column(row, data.problem, file), data.problem, file)
-    prompt = prompt.replace("{problem}", text)
+        labels, options = row.options(data.choices)
+        lines = [f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False)]
+        parts["choices"] = "\n".join(lines)
+    # In one pass, since a text may contain a field's name in braces.
+    prompt = re.sub(r"\{(problem|choices)\}", lambda field: parts[field[1]], data.template)
     if isinstance(data.answer, list):
-        columns = {column: _column(row, column, file) for column in data.answer}
-        return Problem(prompt, json.dumps(columns, default=lambda value: value.tolist()))  # NumPy arrays, from Parquet
-    text = _text(_column(row, data.answer, file), data.answer, file)
-    if data.choices is not None and text.isdecimal():
-        text = string.ascii_uppercase[int(text)]
-    answer = _EXTRACT[data.answer_from](text)
-    if not answer or not answer.strip():
-        raise UserError("a problem has no answer", file=file, key=data.answer, value=text[-80:])
-    return Problem(prompt, answer)
+        return Problem(prompt, row.instructions(data.answer))
+    if labels:
+        return Problem(prompt, row.letter(data.answer, labels, data.answer_from))
+    return Problem(prompt, row.answer(data.answer, data.answer_from))
 
 
-def _column(row: Any, path: str, file: Path) -> Any:
-    """The value of a row at a path of keys and indices, joined by dots."""
-    value = row
-    for part in path.split("."):
-        try:
-            value = value[part] if isinstance(value, dict) else value[int(part)]
-        except (KeyError, IndexError, ValueError, TypeError):
-            raise UserError(
-                "a problem lacks this column",
-                file=file,
-                key="column",
-                value=path,
-                allowed=row if isinstance(row, dict) else None,
-            ) from None
-    return value
-
-
-def _text(value: Any, path: str, file: Path) -> str:
-    """Text unchanged, or a number as text; a number without a fraction becomes an integer.
+def check_answers(problems: Sequence[Problem], grading: Grading, key: str) -> None:
+    """Check that a grader can compare these answers; `key` names the problems in the error.
 
     Raises:
-        UserError: for any other value, such as a list, a boolean or null.
+        UserError: if an answer is not a letter of an option, or is a prompt's instructions under another grader, or the
+            reverse. Such an answer would make every response wrong.
     """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not hasattr(value, "__float__") or hasattr(value, "__len__") or value != value:  # noqa: PLR0124
-        raise UserError("a problem's column is neither text nor a number", file=file, key=path, value=str(value)[:80])
-    return str(int(value)) if float(value).is_integer() else str(value)
+    for number, problem in enumerate(problems, start=1):
+        instructed = problem.answer.startswith('{"key": ')  # as `Row.instructions` and the generated prompts write it
+        lettered = len(problem.answer) == 1 and problem.answer in LETTERS
+        if instructed != (grading == "instructions") or (grading == "choice" and not lettered):
+            raise UserError(
+                f"the grader `{grading}` cannot compare the answer of problem {number}",
+                key=f"{key}, grading",
+                value=problem.answer[:80],
+                allowed=ANSWERS[grading],
+            )

@@ -15,7 +15,7 @@ from latex2sympy2_extended import NormalizationConfig  # type: ignore[import-unt
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.errors import TimeoutException
 
-from redraft.tasks.answers import SECONDS, box, boxed
+from redraft.tasks.answers import SECONDS, Outcome, box, boxed, grade_choice
 from redraft.tasks.grading import equal, is_correct, limited, read, read_number
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # a time-out is a verdict, not a warning for each response
@@ -72,11 +72,16 @@ REWARDS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 
 def rule_of(name: str) -> Callable[[str, str], bool]:
-    """The rule of a name in `REWARDS`, or `instructions`: all of them must be followed (`Run.reward`)."""
+    """The rule of a name in `REWARDS`, or of the data (`Run.reward`).
+
+    The latter are `choice`, the letter in the last box, and `instructions`: all of them must be followed.
+    """
     if name == "instructions":
         from redraft.tasks.instructions import follows  # imports NLTK, which no other rule needs
 
         return follows
+    if name == "choice":
+        return lambda text, answer: grade_choice(text, answer).outcome is Outcome.CORRECT
     return REWARDS[name]
 
 

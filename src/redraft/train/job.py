@@ -7,31 +7,49 @@ from pathlib import Path
 from typing import Any
 
 from redraft.cli.process import gc_paused
-from redraft.config import Experiments, Run, run_fingerprint
-from redraft.files import read_json
+from redraft.config import Experiments, ProblemFile, Run, run_fingerprint
+from redraft.files import read_json, read_json_lines
 from redraft.layout import Layout
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import lease, participants
 from redraft.provenance import git_state, write_manifest
-from redraft.train.progress import reporter
+from redraft.train.progress import epoch_reporter, reporter
 
 
 def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) -> None:
     """Train one run from its last checkpoint, if there is one; the manifest is written last."""
     git = git_state()  # now, since someone may go on editing while this trains
     run = Experiments().run(cell_id, seed, preset_name)
+    _check_benchmarks(preset_name, run)
     log = folder / "log.txt"
     with lease(folder, run_fingerprint(run), log) as held, devices(run.engine.gpus, str(folder)) as taken:
         held.record_devices(taken)
         _train(run, model, folder, git, held)
 
 
+def _check_benchmarks(preset_name: str, run: Run) -> None:
+    """Read the user's problem files that policies of this run will be evaluated on: a mistake is an error now, not
+    after training."""
+    from redraft.tasks.problems import check_answers, load_problems
+
+    for name, benchmark in Experiments().preset_of(preset_name, f"{run.paper}/{run.cell}").benchmarks.items():
+        if isinstance(benchmark.data, ProblemFile):
+            check_answers(load_problems(benchmark.data), benchmark.grading, name)
+
+
 def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) -> None:
     """Train one run in a folder on which this process has the lease."""
     trainer, files = _trainer(run, model, folder, git["commit"])
     loop = trainer.loop
-    report = reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=loop.steps_per_epoch)
-    trainer.train(lambda i, n, record: report(i, n, _summary(record)), held)
+    name = f"{run.paper}/{run.cell} seed {run.seed}"
+    report, report_epoch = reporter(name, every=loop.steps_per_epoch), epoch_reporter(name, loop.steps_per_epoch)
+
+    def progress(done: int, total: int, record: dict[str, Any]) -> None:
+        report(done, total, _summary(record))
+        if done % loop.steps_per_epoch == 0:
+            report_epoch(read_json_lines(loop.folder.records))
+
+    trainer.train(progress, held)
     policies = [loop.folder.policy(step) for step in loop.evaluated_steps]
     outputs = [loop.folder.records, *sorted((folder / "rollouts").glob("*.parquet"))]
     outputs += [file for policy in policies for file in sorted(policy.glob("*.safetensors"))]

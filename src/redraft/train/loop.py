@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config.experiment import Run
-from redraft.config.identity import fingerprint, run_fingerprint
+from redraft.config.identity import run_fingerprint
 from redraft.files import read_json_lines, sha256
 from redraft.methods.adaptive import AdaptiveReuse, with_lenience
 from redraft.ops.locking.lease import Lease
 from redraft.provenance import source_fingerprint, source_record
 from redraft.rollout.types import Task
-from redraft.tasks.problems import Problem
+from redraft.tasks.problems import Problem, fingerprint_of
 from redraft.train.checkpoint import Checkpoints, TrainingState
 from redraft.train.contract import Trainer
 from redraft.train.records import (
@@ -37,7 +37,7 @@ def inputs_of(model_folder: Path, problems: Sequence[Problem]) -> dict[str, str]
     """
     inputs = {
         "initial_policy": sha256(model_folder / "model.safetensors"),
-        "problems": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
+        "problems": fingerprint_of(problems),
     }
     source = source_record(model_folder)
     return inputs | {"source": source_fingerprint(source)} if source else inputs

@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 SILENCE = 60
 """Seconds without a line, at most, if a step is no longer."""
@@ -25,5 +26,25 @@ def reporter(name: str, every: int) -> Callable[[int, int, str], None]:
         left = (time.perf_counter() - began) / (done - first[0]) * (total - done)
         first[1:] = []
         print(f"  {name:<34} {done:>4}/{total}  {text}  {left:4.0f} s left", file=sys.stderr, flush=True)
+
+    return report
+
+
+def epoch_reporter(name: str, steps_per_epoch: int) -> Callable[[Sequence[Mapping[str, Any]]], None]:
+    """Make a function of a run's records, called after each epoch, that says once if no response of the last one earned
+    a reward."""
+    said = False
+
+    def report(records: Sequence[Mapping[str, Any]]) -> None:
+        nonlocal said
+        rewards = [max(record["reward"], record["fresh_reward"] or 0.0) for record in records[-steps_per_epoch:]]
+        if said or max(rewards) > 0:
+            return
+        said = True
+        text = (
+            "no response earned a reward, so there is nothing to learn from: does the prompt ask for what is rewarded "
+            "(`template` and `trainer.reward` in `redraft show`), and do responses fit into their limit?"
+        )
+        print(f"  {name}: in epoch {records[-1]['epoch'] + 1} {text}", file=sys.stderr, flush=True)
 
     return report

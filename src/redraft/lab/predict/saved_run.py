@@ -17,7 +17,7 @@ from redraft.files import read_json, read_parquet, sha256
 from redraft.lab.predict.saved_rollouts import Draft, SavedRollouts, drafts_of, lengths_of
 from redraft.layout import Layout
 from redraft.provenance import check_hashes, policies_of
-from redraft.tasks.problems import Problem, load_problems
+from redraft.tasks.problems import Problem, problems_of_run
 from redraft.tasks.prompts import encode
 from redraft.train.models import load_tokenizer
 from redraft.train.run_folder import RunFolder
@@ -50,7 +50,7 @@ class SavedRun:
     @cached_property
     def problems(self) -> list[Problem]:
         """Training problems."""
-        return load_problems(self.configuration.data)
+        return problems_of_run(self.configuration.data, self.manifest, self.path / "manifest.json")
 
     @property
     def steps_per_epoch(self) -> int:

@@ -20,7 +20,7 @@ from redraft.ops.locking.lease import Lease
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Task
-from redraft.tasks.problems import load_problems
+from redraft.tasks.problems import check_answers, load_problems
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.contract import FreshSamples, Metrics, RolloutResult, UpdateResult
@@ -49,6 +49,7 @@ class LocalTrainer:
         torch.set_num_threads(run.engine.threads)
         self.run, self.commit = run, commit
         self.problems = load_problems(run.data)
+        check_answers(self.problems, run.grading, "data")
         self.device = models.device_of(run.engine.device)
         self.tokenizer = models.load_tokenizer(model_folder)
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])

@@ -27,7 +27,7 @@ from redraft.ops.locking.devices import lock_descriptors
 from redraft.ops.locking.gpus import VISIBLE
 from redraft.ops.locking.lease import Lease
 from redraft.ops.locking.termination import exit_on_sigterm
-from redraft.tasks.problems import Problem
+from redraft.tasks.problems import Problem, check_answers
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.checkpoint import TrainingState
@@ -76,6 +76,7 @@ class VerlTrainer:
         )
         self.gpu = models.device_of(run.engine.device).type == "cuda"
         problems = read_problems(problem_file)
+        check_answers(problems, run.grading, "data")
         self._check(problems)
         self.inputs = inputs_of(model_folder, problems)
         self.loop = TrainingLoop(run, path, self.inputs, len(problems), reject_code_in_pickles)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from redraft.config import Experiments, fingerprint
+from redraft.config import Experiments
 from redraft.config.preset import parted
 from redraft.errors import UserError
 from redraft.files import atomic, read_parquet, write_json
-from redraft.tasks.problems import Problem, checksums, load_problems, origin
+from redraft.tasks.problems import Problem, checksums, fingerprint_of, load_problems, origin
 
 
 def prepare_data(preset_name: str, name: str, folder: Path) -> None:
@@ -27,7 +27,7 @@ def prepare_data(preset_name: str, name: str, folder: Path) -> None:
     content = {
         "data": data.model_dump(mode="json"),
         "problems": len(problems),
-        "fingerprint": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
+        "fingerprint": fingerprint_of(problems),
         "origin": origin(data),
         "sha256": checksums(data),
     }
