@@ -17,7 +17,8 @@ from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.files import atomic, numbers_of_records, read_json, read_json_lines, read_parquet
 from redraft.layout import Layout
-from redraft.provenance import check_hashes, hashes, policies_of
+from redraft.provenance import hashes, policies_of
+from redraft.result_files import check_hashes
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ from redraft.analysis.data.statistics import Family
 from redraft.config import Clock, Panel
 from redraft.errors import UserError
 from redraft.files import atomic, read_json, read_parquet, write_json
-from redraft.provenance import check_hashes, hashes
+from redraft.provenance import hashes
+from redraft.result_files import check_hashes
 
 KEY = ("cell", "quantity", "scope")
 COLUMNS = (*KEY, "position", "x", "seed", "value", "noise")

@@ -15,7 +15,6 @@ from typing import Any
 
 from redraft.config.experiment import Run
 from redraft.config.identity import run_fingerprint
-from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
 from redraft.layout import FROZEN, code_root
 
@@ -76,24 +75,6 @@ def policies_of(manifest: Mapping[str, Any]) -> dict[int, str]:
 def hashes(*files: Path) -> dict[str, str]:
     """SHA-256 hashes of files, by file name."""
     return {file.name: sha256(file) for file in files}
-
-
-def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> None:
-    """Compare files of a folder with recorded hashes; `record` is the file with the record, for messages.
-
-    Raises:
-        UserError: for the first file that is missing or has another hash.
-    """
-    for name, digest in recorded.items():
-        found = sha256(folder / name) if (folder / name).exists() else None
-        if found != digest:
-            raise UserError(
-                f"this file differs from the hash in {record.name}",
-                file=folder / name,
-                key="sha256",
-                value=found,
-                allowed=digest,
-            )
 
 
 def environment() -> dict[str, Any]:

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from redraft.config.data import Data
 from redraft.errors import UserError
-from redraft.evaluate.saved_rollouts import rollout_files
-from redraft.files import read_json, read_parquet, write_json
+from redraft.files import read_parquet, steps_in, write_json
+from redraft.result_files import read_manifest, rollout_files
 from redraft.tasks.problems import load_problems
 
 COLUMNS = ("visit", "prompt", "sample", "tokens", "sampled_at", "prefix_length", "draft_length", "reward")
@@ -98,7 +98,7 @@ def cases(run_folder: Path, file: Path) -> None:
         UserError: if rollouts, the manifest or the tokenizer are missing or damaged, or if a prefix differs from its
             draft.
     """
-    manifest = read_json(run_folder / "manifest.json")
+    manifest = read_manifest(run_folder / "manifest.json", "run", "configuration")
     problems = load_problems(TypeAdapter(Data).validate_python(manifest["configuration"]["data"]))
     rollouts = _Rollouts(run_folder)
     drafted = rollouts.drafted()
@@ -122,7 +122,7 @@ class _Rollouts:
         from transformers import AutoTokenizer
 
         self.files = rollout_files(run_folder)
-        policies = sorted((run_folder / "policies").glob("step-*"))
+        policies = list(steps_in(run_folder / "policies").values())
         if not policies:
             raise UserError("no policy was saved in this run, so there is no tokenizer", file=run_folder / "policies")
         try:

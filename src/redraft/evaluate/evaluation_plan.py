@@ -8,7 +8,7 @@ from redraft.config import Evaluation, Experiments, fingerprint
 from redraft.config.data import Benchmark, known_sizes
 from redraft.config.trainer import EngineSettings, InProcessEngine
 from redraft.errors import UserError
-from redraft.files import read_json
+from redraft.files import read_json, steps_in
 from redraft.ops.locking.gpus import available
 
 LIGHTEVAL = Path(".venv-lighteval/bin/python")
@@ -154,7 +154,7 @@ def find_policy(model: str) -> Path | str:
                 allowed="a model's folder, a run's folder, or a hub id such as owner/name",
             )
         return model
-    last = sorted(path.glob("policies/step-*"))[-1:]
+    last = list(steps_in(path / "policies").values())[-1:]
     for folder in (path, *last, path / "actor/huggingface", path / "huggingface"):
         if (folder / "config.json").exists():
             return folder

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from redraft.errors import UserError
-from redraft.files import atomic, errors_of_reading, read_parquet
+from redraft.files import atomic, errors_of_reading, read_parquet, remove, unfinished
 
 SCHEMA = pa.schema(
     {
@@ -54,6 +54,7 @@ class GenerationParts:
         self.file, self.check = file, check
         self.folder = file.with_name(f"{file.name}.parts") / identity
         self.done: set[tuple[Any, ...]] = set()
+        remove([*unfinished(self.folder.parent), *file.parent.glob(f".{file.name}.*.tmp")])
         for path in self._paths():
             try:
                 self.done.update(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))

@@ -16,7 +16,8 @@ from redraft.errors import UserError
 from redraft.files import read_json, read_parquet, sha256
 from redraft.lab.predict.saved_rollouts import Draft, SavedRollouts, drafts_of, lengths_of
 from redraft.layout import Layout
-from redraft.provenance import check_hashes, policies_of
+from redraft.provenance import policies_of
+from redraft.result_files import check_hashes
 from redraft.tasks.problems import Problem, load_problems
 from redraft.tasks.prompts import encode
 from redraft.train.models import load_tokenizer
