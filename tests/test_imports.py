@@ -90,6 +90,7 @@ ALLOWED = {
     },
     "redraft.lab.theory": set(),
     "redraft.lab.audit": {
+        "redraft.result_files",
         "redraft.config.capability",
         "redraft.config.retention",
         "redraft.engines",
@@ -127,7 +128,13 @@ ALLOWED = {
         "redraft.selfspec.roofline",
         "redraft.tasks.answers",
     },
-    "redraft.analysis.claims": {"redraft.analysis.data", "redraft.config", "redraft.files", "redraft.layout"},
+    "redraft.analysis.claims": {
+        "redraft.result_files",
+        "redraft.analysis.data",
+        "redraft.config",
+        "redraft.files",
+        "redraft.layout",
+    },
     "redraft.analysis.figures": {
         *BASE,
         "redraft.analysis.data",
@@ -137,6 +144,7 @@ ALLOWED = {
         "redraft.selfspec",
     },
     "redraft.analysis.tables": {
+        "redraft.result_files",
         *BASE,
         "redraft.analysis.data",
         "redraft.analysis.figures.view",
@@ -145,10 +153,28 @@ ALLOWED = {
         "redraft.published",
         "redraft.selfspec.constants",
     },
-    "redraft.analysis.cost": {*BASE, "redraft.analysis.data", "redraft.cli.terminal", "redraft.config"},
+    "redraft.analysis.cost": {
+        "redraft.result_files",
+        *BASE,
+        "redraft.analysis.data",
+        "redraft.cli.terminal",
+        "redraft.config",
+    },
     "redraft.analysis.measuring": {*ROOMS_OF_ANALYSIS, "redraft.config", "redraft.layout"},
-    "redraft.analysis.pages": {*BASE, *ROOMS_OF_ANALYSIS, "redraft.cli.terminal", "redraft.config"},
-    "redraft.analysis.stages": {*BASE, *ROOMS_OF_ANALYSIS, "redraft.analysis.pages", "redraft.config"},
+    "redraft.analysis.pages": {
+        "redraft.result_files",
+        *BASE,
+        *ROOMS_OF_ANALYSIS,
+        "redraft.cli.terminal",
+        "redraft.config",
+    },
+    "redraft.analysis.stages": {
+        "redraft.result_files",
+        *BASE,
+        *ROOMS_OF_ANALYSIS,
+        "redraft.analysis.pages",
+        "redraft.config",
+    },
     "redraft.analysis": set(),
 }
 SAMPLERS = {

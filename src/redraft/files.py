@@ -204,7 +204,7 @@ def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) ->
     import pandas as pd  # here, since the configuration package imports this module and does not need pandas
 
     with errors_of_reading(file, OSError, ValueError):
-        frame = pd.read_parquet(file, columns=list(columns) if only else None)
+        frame = pd.read_parquet(file, columns=list(columns) if only else None, page_checksum_verification=True)
     for column in columns:
         if column not in frame:
             raise UserError("this file lacks a column", file=file, key=column, allowed=", ".join(columns))

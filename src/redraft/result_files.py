@@ -7,7 +7,7 @@ error of the next command that reads it.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -111,11 +111,11 @@ def read_scores(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """Scores of a folder of evaluated policies, as they were graded.
 
     Raises:
-        UserError: if they are missing, were changed since, or have no record.
+        UserError: if they are missing, or were changed since; also if the record of their hash is missing.
     """
-    record = folder / "grades.json"
     scores: dict[str, dict[str, dict[str, Any]]] = read_typed(folder / "scores.json", SCORES)
-    check_hashes(folder, {"scores.json": read_record(record, "sha256")["sha256"].get("scores.json", "")}, record)
+    record = read_record(folder / "grades.json", "sha256")["sha256"]
+    check_hashes(folder, {"scores.json": record.get("scores.json", "")}, folder / "grades.json")
     return scores
 
 
@@ -153,11 +153,11 @@ def _hash_of_large(file: Path, _size: int, _modified: int, _inode: int) -> str:
     return sha256(file)
 
 
-def check_records(manifest: Path) -> dict[str, Any]:
-    """A run's manifest, once its step records are those that it names; errors as of `check_hashes`."""
-    content = read_manifest(manifest, "sha256")
-    check_hashes(manifest.parent, {"steps.jsonl": content["sha256"].get("steps.jsonl", "")}, manifest)
-    return content
+def check_records(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Check that the step records of a finished run are those that its manifest names, as all but old ones do."""
+    recorded = manifest.get("sha256", {})
+    if "steps.jsonl" in recorded:
+        check_hashes(folder, {"steps.jsonl": recorded["steps.jsonl"]}, folder / "manifest.json")
 
 
 def check_rollouts(folder: Path) -> None:
@@ -181,25 +181,43 @@ def rollout_files(folder: Path) -> dict[int, Path]:
     return files
 
 
-def check_evaluation(folder: Path, manifest: Path | None) -> None:
-    """Check that scores, grades and generations of a folder belong together, and to the run with that manifest.
+def check_run(folder: Path, *, large: bool = False) -> None:
+    """Check that records, scores and grades of a graded run are those that were made, from this run and no other.
 
-    Grades and generations are large; those of an earlier version, or removed to save space, are not needed.
+    Args:
+        large: read rollouts, generations and diversity too. Rollouts may have been removed as a whole to save space.
 
     Raises:
         UserError: for the first file that is not what its record names.
     """
-    grades = read_record(folder / "grades.json", "sha256", "made_from")
-    generations = read_record(folder / "generations.json", "sha256", "made_from")
-    check_hashes(folder, _present(folder, grades["sha256"], {"scores.json"}), folder / "grades.json")
+    manifest = folder / "manifest.json"
+    check_records(folder, read_manifest(manifest, "sha256"))
+    if large and (folder / "rollouts").is_dir():
+        check_rollouts(folder)
+    records = ["generations.json"]
+    if large:
+        records.append("diversity.json")
+        check_hashes(folder, read_record(folder / "diversity.json", "sha256")["sha256"], folder / "diversity.json")
+    check_evaluation(folder, large=large)
+    for record in records:
+        check_same(read_record(folder / record, "made_from")["made_from"], hashes(manifest), folder / record)
+
+
+def check_evaluation(folder: Path, *, large: bool = False) -> None:
+    """Check that the scores of evaluated policies are those of the grades and generations next to them.
+
+    Args:
+        large: read the generations too, unless they were removed to save space.
+
+    Raises:
+        UserError: for the first file that is not what its record names.
+    """
+    grades, generations = (read_record(folder / n, "sha256", "made_from") for n in ("grades.json", "generations.json"))
+    check_hashes(folder, grades["sha256"], folder / "grades.json")
     check_same(grades["made_from"], generations["sha256"], folder / "grades.json")
-    check_hashes(folder, _present(folder, generations["sha256"]), folder / "generations.json")
-    if manifest:
-        check_same(generations["made_from"], hashes(manifest), folder / "generations.json")
-
-
-def _present(folder: Path, recorded: Hashes, needed: Iterable[str] = ()) -> Hashes:
-    return {name: digest for name, digest in recorded.items() if name in needed or (folder / name).exists()}
+    if large:
+        present = {name: digest for name, digest in generations["sha256"].items() if (folder / name).exists()}
+        check_hashes(folder, present, folder / "generations.json")
 
 
 def check_same(made_from: Mapping[str, str], found: Mapping[str, str], record: Path) -> None:

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from redraft.config.data import Data
 from redraft.errors import UserError
-from redraft.files import read_parquet, steps_in, write_json
-from redraft.result_files import read_manifest, rollout_files
+from redraft.files import read_parquet, steps_in
+from redraft.result_files import read_manifest, rollout_files, write_with_hash
 from redraft.tasks.problems import load_problems
 
 COLUMNS = ("visit", "prompt", "sample", "tokens", "sampled_at", "prefix_length", "draft_length", "reward")
@@ -112,7 +112,7 @@ def cases(run_folder: Path, file: Path) -> None:
             problem = problems[line["prompt"]]
             case = rollouts.describe(line) | {"problem": problem.prompt, "answer": problem.answer}
         chosen.append({"kind": kind.name, "title": kind.title} | case)
-    write_json(file, {"run": manifest["run"], "cases": chosen})
+    write_with_hash(file, {"run": manifest["run"], "cases": chosen})
 
 
 class _Rollouts:

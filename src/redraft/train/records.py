@@ -145,7 +145,7 @@ def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None
         }
     )
     with atomic(file) as temporary:
-        frame.to_parquet(temporary, index=False)
+        frame.to_parquet(temporary, index=False, write_page_checksum=True)
 
 
 def append_record(file: Path, record: dict[str, Any]) -> None:
