@@ -6,8 +6,9 @@ What only one stage needs is imported in it.
 from redraft.analysis.data.collect import collect
 from redraft.config import Experiments
 from redraft.errors import UserError
-from redraft.files import read_json, write_atomically
+from redraft.files import write_atomically
 from redraft.layout import Layout
+from redraft.result_files import OBJECT, read_with_hash
 
 
 def collect_runs(preset: str, paper: str) -> None:
@@ -21,7 +22,7 @@ def cases(preset: str, paper: str) -> None:
     from redraft.analysis.pages import case_studies
 
     stem, numbers = Layout(preset).cases(paper), _case_numbers(paper)
-    content = read_json(stem.with_suffix(".json"))
+    content = read_with_hash(stem.with_suffix(".json"), OBJECT, "run", "cases")
     write_atomically(stem.with_suffix(".html"), case_studies.html(content, numbers, paper))
     write_atomically(stem.with_suffix(".md"), case_studies.markdown(content, numbers))
 

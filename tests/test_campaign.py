@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import json
 import shutil
 
 import numpy as np
@@ -25,8 +24,10 @@ from redraft.errors import UserError
 from redraft.files import read_json, read_json_lines, sha256, write_json
 from redraft.rollout.types import Finish, Group, Rollout, Sample
 from redraft.train import checkpoint, contract, loop
+from redraft.train.checkpoint import OWN_HASH
 from redraft.train.contract import FreshSamples, RolloutResult, UpdateResult
 from redraft.train.loop import TrainingLoop
+from tests.states import restate
 from tests.trainers import make_trainer
 
 PROBLEMS, PROMPTS, GROUP, STEPS, STEPS_PER_EPOCH = 6, 2, 2, 6, 3
@@ -374,7 +375,7 @@ def test_commits_of_all_processes_are_kept_once_and_seconds_add_up(tmp_path):
         go(tmp_path, die=("roll_out", 3), commit="a")
     (file,) = tmp_path.glob("checkpoints/*/step-000003/state.json")
     assert read_json(file)["commits"] == ["a"]
-    file.write_text(json.dumps(read_json(file) | {"seconds": 100.0}))
+    restate(file, seconds=100.0)
     with pytest.raises(DiedError):
         go(tmp_path, die=("roll_out", 1), commit="a")
     one, _ = go(tmp_path, commit=None)
@@ -389,7 +390,7 @@ def test_two_checkpoints_are_kept_with_the_groups_that_wait(tmp_path):
     assert folder.name == run_fingerprint(make_run(batch=4))
     assert sorted(path.name for path in folder.iterdir()) == ["step-000005", "step-000006"]
     content = read_json(folder / "step-000005" / "state.json")
-    assert (content["format"], content["step"], content["training_step"], content["inputs"]) == (3, 5, 2, INPUTS)
+    assert (content["format"], content["step"], content["training_step"], content["inputs"]) == (4, 5, 2, INPUTS)
     assert set(content["sha256"]) == set(content["bytes"]) == {"policy.json", "schedule/waiting.arrow"}
     one = TrainingLoop(make_run(batch=4), tmp_path, INPUTS, PROBLEMS)
     waiting = [one.checkpoints.schedule(folder / f"step-00000{step}").waiting["waiting"] for step in (5, 6)]
@@ -408,17 +409,66 @@ def files_of(folder):
     return {str(file): sha256(file) for file in folder.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize("version", [None, 1, 2, 4])
+@pytest.mark.parametrize("version", [None, 1, 2, 3, 5])
 def test_checkpoints_of_another_format_are_refused_in_one_message(version, stopped):
     (file,) = stopped.glob("checkpoints/*/*/state.json")
-    content = read_json(file) | {"format": version}
-    write_json(file, {key: value for key, value in content.items() if value is not None})
+    restate(file, format=version)
+    if version != 5:  # earlier versions recorded no hash of this file
+        content = read_json(file)
+        write_json(file, {key: content[key] for key in content if content[key] is not None and key != OWN_HASH})
     before = files_of(stopped)
     with pytest.raises(UserError, match="another version of redraft") as error:
         go(stopped)
     assert (error.value.file, error.value.key, error.value.value) == (file, "format", version or 1)
     assert "finish the run with the version that began it" in error.value.hint
     assert str(file.parents[1]) in error.value.hint
+    assert files_of(stopped) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["null", "[]", "7", '"x"', "{}", "[" * 100_000, '{"step": NaN}', "\xff", '{"run": null, "fingerprint": []}'],
+    ids=lambda content: content[:12],
+)
+def test_a_state_of_another_type_is_damage_and_no_traceback(content, stopped, undisturbed, capsys):
+    (file,) = stopped.glob("checkpoints/*/*/state.json")
+    file.write_bytes(content.encode("latin-1"))
+    go(stopped)
+    assert capsys.readouterr().err.count(f"{file.parent}: state.json") == 1
+    assert results(stopped) == undisturbed["epochs"]
+
+
+@pytest.mark.parametrize("changes", [{"step": "3"}, {"inputs": [1]}, {"commits": None}, {"sha256": {"x": 1}}, {"x": 1}])
+def test_a_state_with_a_value_of_the_wrong_type_is_refused_in_one_message(changes, stopped):
+    (file,) = stopped.glob("checkpoints/*/*/state.json")
+    restate(file, **changes)
+    before = files_of(stopped)
+    with pytest.raises(UserError) as error:
+        go(stopped)
+    assert error.value.file == file
+    assert error.value.key.partition(".")[0] == next(iter(changes))
+    assert files_of(stopped) == before
+
+
+def test_a_state_of_another_step_than_its_folder_is_set_aside(tmp_path, undisturbed, capsys):
+    with pytest.raises(DiedError):
+        go(tmp_path, die=("roll_out", 5))
+    (file,) = tmp_path.glob("checkpoints/*/step-000004/state.json")
+    restate(file, step=3)
+    go(tmp_path)
+    assert "state.json is of step 3, not of its folder's" in capsys.readouterr().err
+    assert results(tmp_path) == undisturbed["epochs"]
+
+
+def test_damaged_records_of_finished_steps_are_refused(stopped):
+    file = stopped / "steps.jsonl"
+    changed = file.read_bytes().replace(b'"grading_seconds": 0.5', b'"grading_seconds": 1.5', 1)
+    assert changed != file.read_bytes()
+    file.write_bytes(changed)
+    before = files_of(stopped)
+    with pytest.raises(UserError, match="records of finished steps differ") as error:
+        go(stopped)
+    assert (error.value.file, error.value.key) == (file, "sha256")
     assert files_of(stopped) == before
 
 
@@ -475,6 +525,35 @@ def test_policies_and_rollouts_behind_the_checkpoint_are_made_again(tmp_path, un
     assert sorted(path.name for path in (tmp_path / "rollouts").iterdir()) == [f"step-000{i}.parquet" for i in range(3)]
     go(tmp_path)
     assert results(tmp_path) == undisturbed["epochs"]
+
+
+def test_what_killed_writers_left_unfinished_is_removed_at_resume(stopped, undisturbed):
+    (folder,) = stopped.glob("checkpoints/*")
+    left = [
+        stopped / "rollouts/.step-0003.parquet.41.tmp",
+        stopped / "rollouts/.step-0000.parquet.42.tmp",
+        stopped / ".steps.jsonl.43.tmp",
+        stopped / "policies/.step-0004/.x.44.tmp",
+        folder / ".step-000004/.memory.arrow.45.tmp",
+    ]
+    waits = stopped / "lease/.token.46.tmp"
+    for file in (*left, waits):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("half")
+    one = TrainingLoop(make_run(), stopped, INPUTS, PROBLEMS)
+    one.prepare("c")
+    assert list(stopped.rglob(".*")) == [waits]
+    go(stopped)
+    assert results(stopped) == undisturbed["epochs"]
+
+
+def test_checkpoints_are_ordered_by_number_and_not_by_name(stopped):
+    (folder,) = stopped.glob("checkpoints/*")
+    for step in (999_999, 1_000_000):
+        shutil.copytree(folder / "step-000003", folder / f"step-{step}")
+        restate(folder / f"step-{step}" / "state.json", step=step)
+    checkpoints = TrainingLoop(make_run(), stopped, INPUTS, PROBLEMS).checkpoints
+    assert checkpoints.latest(hashes=True)[1].step == 1_000_000
 
 
 # The contract

@@ -1,5 +1,6 @@
 """The local trainer: what a step records, and that a run stopped anywhere ends as if it had not been."""
 
+import asyncio
 import errno
 import io
 import json
@@ -62,6 +63,7 @@ from redraft.rollout import storage
 from redraft.selfspec.calibration import write_calibration
 from redraft.train import initial_policy as make
 from redraft.train import job, models
+from redraft.train.local.grading import Graders
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.loop import TrainingLoop
 from redraft.train.records import StageClock
@@ -141,24 +143,17 @@ def first_steps(trainer, count):
     return records
 
 
-INEXACT = ("drift", "tail_share")
-"""Keys of a record that depend on the last digits, or on the clock."""
-
-
 def results(folder):
-    """All that must not depend on how often a run was stopped.
-
-    Drift and stored log-probabilities do, in their last digits: they depend on what else is in a batch, and that may
-    depend on when rewards come.
-    """
+    """All that must not depend on how often a run was stopped, and how fast graders answered; to the last bit."""
     records = read_json_lines(folder / "steps.jsonl")
     return {
         "records": [
-            {key: value for key, value in record.items() if not key.endswith("seconds") and key not in INEXACT}
+            {key: value for key, value in record.items() if not key.endswith("seconds") and key != "tail_share"}
             for record in records
         ],
         "policies": {path.parent.name: sha256(path) for path in sorted(folder.glob("policies/*/model.safetensors"))},
-        "rollouts": {file.name: rolled_out(file) for file in sorted((folder / "rollouts").glob("step-*.parquet"))},
+        "rollouts": {file.name: sha256(file) for file in sorted((folder / "rollouts").glob("step-*.parquet"))},
+        "memory": {file.parent.name: sha256(file) for file in sorted(folder.glob("checkpoints/*/step-*/memory.arrow"))},
     }
 
 
@@ -535,6 +530,22 @@ def test_a_run_killed_anywhere_and_started_again_ends_bit_identical(place, kille
     folder = shutil.copytree(killed / place, tmp_path / "run")
     train(make_run(), tiny_model, folder)
     assert results(folder) == results(undisturbed)
+
+
+def test_the_speed_of_graders_changes_no_bit_of_a_run_in_stages(tiny_model, tmp_path, monkeypatch):
+    """Each group goes on to its next stage in the order of the prompts, whichever grader answers first."""
+    graded, run = Graders.grade, make_run(Staged(stage_size=2), max_rows=16)
+    for name, pause in {"even": lambda _: 0.0, "uneven": lambda prompt: 0.004 * (5 * prompt % 7)}.items():
+
+        async def grade(self, prompt, rollouts, pause=pause):
+            await asyncio.sleep(pause(prompt))
+            return await graded(self, prompt, rollouts)
+
+        monkeypatch.setattr(Graders, "grade", grade)
+        train(run, tiny_model, tmp_path / name)
+    assert results(tmp_path / "even") == results(tmp_path / "uneven")
+    per_prompt = [record["rollouts_per_prompt"] for record in results(tmp_path / "even")["records"]]
+    assert max(per_prompt) > 2, "some have a second stage"
 
 
 def test_a_run_started_again_when_done_does_nothing(undisturbed, tiny_model, tmp_path, monkeypatch):

@@ -5,8 +5,8 @@ from redraft.analysis.claims.verdicts import judge
 from redraft.analysis.data.measured import FAMILY, Measured
 from redraft.analysis.data.statistics import Family
 from redraft.config import Experiments
-from redraft.files import write_json
 from redraft.layout import Layout
+from redraft.result_files import write_with_hash
 
 
 def write_claims(preset: str, paper: str) -> None:
@@ -17,4 +17,4 @@ def write_claims(preset: str, paper: str) -> None:
     tables = ReportedTables(experiments.folder_of(paper), spec, experiments) if spec else None
     claims, measured = experiments.claims(paper).claims, Measured.load(folder)
     family = Family.load(folder / FAMILY)
-    write_json(layout.claims(paper), judge(claims, measured, paper_scale, tables, family))
+    write_with_hash(layout.claims(paper), judge(claims, measured, paper_scale, tables, family))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from redraft.analysis.cost.hour_estimates import UNKNOWN, Estimates, devices
 from redraft.config import Cell, Experiments, Preset, Run, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import read_json
 from redraft.layout import Layout
+from redraft.result_files import read_manifest
 
 CHECKPOINTS = 2
 """Number of checkpoints that a run keeps."""
@@ -175,7 +175,7 @@ def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> tuple[flo
     folder = layout.run(cell.id, run.seed)
     if not (folder / "manifest.json").exists():
         return None
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest(folder / "manifest.json", "fingerprint", "seconds")
     if manifest["fingerprint"] != run_fingerprint(run):
         return None
     engine = manifest.get("configuration", {}).get("engine", {})

@@ -15,9 +15,18 @@ from redraft.analysis.data.statistics import NO_BLOCKS, Blocks
 from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
-from redraft.files import atomic, numbers_of_records, read_json, read_json_lines, read_parquet
+from redraft.files import atomic, numbers_of_records, read_json_lines, read_parquet
 from redraft.layout import Layout
-from redraft.provenance import check_hashes, hashes, policies_of
+from redraft.provenance import hashes, policies_of
+from redraft.result_files import (
+    SCORES,
+    check_evaluation,
+    check_hashes,
+    check_run,
+    read_manifest,
+    read_record,
+    read_typed,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +125,10 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         key: dict[str, Any] = {"cell": name, "seed": seed}
         if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
             continue
-        content, scored = read_json(manifest), read_json(folder / "scores.json")
+        content, scored = read_manifest(manifest, *NEEDED), read_typed(folder / "scores.json", SCORES)
         protocol = _protocol(id_of(paper, name), paper, layout.preset, experiments)
         initial = layout.initial(protocol, content["configuration"]["model_role"], seed)
-        first = read_json(initial / "scores.json") if (initial / "scores.json").exists() else {}
+        first = read_typed(initial / "scores.json", SCORES) if (initial / "scores.json").exists() else {}
         sampled = {_sampled(folder), _sampled(initial)}
         missing = [name for evaluated in (folder, initial) for name in _lacking(evaluated, evaluated == folder)]
         reason = _outdated(content, scored, first, sampled, layout.preset, experiments)
@@ -127,8 +136,8 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         if reason:
             print(f"left out, since {reason}: {folder}", file=sys.stderr)
             continue
-        _check(folder, manifest)
-        _check(initial, None)
+        check_run(folder, large=True)
+        check_evaluation(initial, large=True)
         own = {
             "manifest": str(manifest),
             "initial": str(initial / "generations.json"),
@@ -166,6 +175,8 @@ def _protocol(cell: str, paper: str, preset: str, experiments: Experiments) -> s
         return experiments.protocol_of(preset, paper)
 
 
+NEEDED = ("run", "fingerprint", "configuration", "seconds", "sha256")
+"""Keys of a manifest that are read here."""
 DEFINING = ("model", "data", "algorithm", "reuse", "schedule", "decoding", "trainer")
 """Parts of a run's configuration that say what is learned."""
 
@@ -213,7 +224,7 @@ def _of_benchmarks(scores: dict[str, dict[str, Any]], benchmarks: dict[str, Benc
 def _sampled(folder: Path) -> str:
     """The fingerprint of what was sampled there; nothing if it was not recorded."""
     record = folder / "generations.json"
-    return str(read_json(record)["sampled"]) if record.exists() else ""
+    return str(read_record(record, "sampled")["sampled"]) if record.exists() else ""
 
 
 def _differ(then: Any, today: Any) -> bool:
@@ -226,37 +237,7 @@ def _differ(then: Any, today: Any) -> bool:
 def _lacking(folder: Path, trained: bool) -> list[str]:
     """Names of the records of hashes that a folder of an evaluated policy should have and has not."""
     names = ("generations.json", "grades.json", *(["diversity.json"] * trained))
-    return [n for n in names if not (folder / n).exists() or "sha256" not in read_json(folder / n)]
-
-
-def _check(folder: Path, manifest: Path | None) -> None:
-    """Check that scores, grades, diversity and records are those that were made, from this run and no other.
-
-    Generations and rollouts are large: what was made from them names their hashes, and is compared by these.
-
-    Raises:
-        UserError: for the first file that is not.
-    """
-    grades, generations = read_json(folder / "grades.json"), read_json(folder / "generations.json")
-    check_hashes(folder, grades["sha256"], folder / "grades.json")
-    _same(grades["made_from"], generations["sha256"], folder / "grades.json")
-    if manifest:
-        diversity = read_json(folder / "diversity.json")
-        check_hashes(folder, diversity["sha256"], folder / "diversity.json")
-        check_hashes(folder, {"steps.jsonl": read_json(manifest)["sha256"]["steps.jsonl"]}, manifest)
-        for record, made_from in (("generations.json", generations), ("diversity.json", diversity)):
-            _same(made_from["made_from"], hashes(manifest), folder / record)
-
-
-def _same(made_from: dict[str, str], found: dict[str, str], record: Path) -> None:
-    if made_from != found:
-        raise UserError(
-            "this was made from other files than those beside it",
-            file=record,
-            key="made_from",
-            value=", ".join(f"{name} {digest[:12]}" for name, digest in made_from.items()),
-            allowed=", ".join(f"{name} {digest[:12]}" for name, digest in found.items()),
-        )
+    return [n for n in names if not (folder / n).exists() or "sha256" not in read_record(folder / n)]
 
 
 def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, experiments: Experiments) -> None:
@@ -314,7 +295,7 @@ def _covers(file: Path, manifests: Mapping[str, Path]) -> bool:
     record = file.with_suffix(".json")
     if not record.exists():
         return False
-    content = read_json(record)
+    content = read_record(record, "sha256", "made_from")
     check_hashes(file.parent, content["sha256"], record)
     without = [cell for cell, path in manifests.items() if content["made_from"].get(cell) not in hashes(path).values()]
     if without:

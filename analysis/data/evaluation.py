@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
-from redraft.files import read_json
+from redraft.result_files import OBJECT, read_with_hash
 
 COUNTS = ("correct", "total", "truncated", "without_answer", "empty", "timeouts", "errors")
 """Summed over seeds."""
@@ -54,7 +54,7 @@ def graders(runs: Runs) -> list[dict[str, Any]]:
     lines = []
     files = [Path(manifest).with_name("ifeval.json") for manifest in runs.runs["manifest"]]
     for file in sorted(file for file in files if file.exists()):
-        content = read_json(file)
+        content = read_with_hash(file, OBJECT, "metrics", "disagreements")
         last = max(line["step"] for line in content["metrics"])
         differ = sum(line["step"] == last for line in content["disagreements"])
         lines += [

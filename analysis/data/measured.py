@@ -15,8 +15,9 @@ from redraft.analysis.data.statistics import Family
 from redraft.config import Clock, Panel
 from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
-from redraft.files import atomic, read_json, read_parquet, write_json
-from redraft.provenance import check_hashes, hashes
+from redraft.files import atomic, read_parquet, write_json
+from redraft.provenance import hashes
+from redraft.result_files import check_hashes, read_record
 
 KEY = ("cell", "quantity", "scope")
 COLUMNS = (*KEY, "position", "x", "seed", "value", "noise")
@@ -115,7 +116,7 @@ class Measured:
         Raises:
             UserError: if a file is missing or is not the one that the record names, or other runs were collected since.
         """
-        record = read_json(folder / RECORD)
+        record = read_record(folder / RECORD, "sha256", "made_from")
         check_hashes(folder, record["sha256"] | record["made_from"], folder / RECORD)
         found: dict[Key, list[MeasuredPoint]] = {}
         columns = [read_parquet(folder / MEASURED, COLUMNS)[name].tolist() for name in COLUMNS]

@@ -16,6 +16,7 @@ from redraft.config import Panel, Run, Staged
 from redraft.config.quantities import SHARE
 from redraft.errors import UserError
 from redraft.files import read_parquet
+from redraft.result_files import rollout_files
 from redraft.rollout.types import CORRECT
 from redraft.tasks.answers import Outcome
 
@@ -138,15 +139,12 @@ def read_rollouts(folder: Path, columns: list[str]) -> pd.DataFrame:
     Raises:
         UserError: if the run has no rollouts, or a file lacks a column.
     """
-    files = sorted((folder / "rollouts").glob("step-*.parquet"))
-    if not files:
-        raise UserError("this run has no rollouts", file=folder / "rollouts")
     steps = []
-    for file in files:
+    for step, file in rollout_files(folder).items():
         frame = read_parquet(file, ("epoch", "prompt", *columns), only=True)
         if "tokens" in columns:
             frame = frame.assign(length=frame["tokens"].map(len)).drop(columns="tokens")
-        steps.append(frame.assign(step=int(file.stem.removeprefix("step-"))))
+        steps.append(frame.assign(step=step))
     return pd.concat(steps, ignore_index=True)
 
 

@@ -13,11 +13,13 @@ from redraft.analysis.data.words import in_words, words
 from redraft.analysis.pages.cell_labels import with_labels
 from redraft.analysis.pages.forest import claim_plot
 from redraft.config import Experiments, Test
-from redraft.files import read_json
 from redraft.layout import Layout
+from redraft.result_files import read_with_hash
 
 ORDER = (CONTRADICTED, REPRODUCED, INCONCLUSIVE, NOT_RUN)
 """Order of claims by verdict: the decided ones first."""
+CLAIMS: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
+"""A paper's file of judged claims."""
 _TEST: TypeAdapter[Test] = TypeAdapter(Test)
 
 
@@ -27,7 +29,7 @@ def read_claims(file: Path, labels: Mapping[str, str]) -> list[dict[str, Any]]:
     `labels` maps names of cells to their labels (`redraft.analysis.pages.cell_labels`).
     """
     views = []
-    for claim in read_json(file):
+    for claim in read_with_hash(file, CLAIMS):
         quantities = quantities_of(_TEST.validate_python(claim["test"]))
         views.append(
             claim
@@ -60,7 +62,7 @@ def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: boo
         shown = {name: (each["reported_verdict"], each["reported_evidence"]) for name, each in found.items()}
     else:
         file = layout.claims(paper)
-        judged = read_json(file) if file.exists() else []
+        judged = read_with_hash(file, CLAIMS) if file.exists() else []
         shown = {claim["id"]: (claim["verdict"], claim["evidence"]) for claim in judged}
     first: dict[str, str] = {}
     return [

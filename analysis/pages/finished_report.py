@@ -8,8 +8,9 @@ from typing import Any
 
 from redraft.cli.terminal import filled
 from redraft.errors import UserError
-from redraft.files import atomic, read_json
+from redraft.files import atomic
 from redraft.layout import Layout
+from redraft.result_files import OBJECT, read_with_hash
 
 
 def headline_summary(layout: Layout) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def headline_summary(layout: Layout) -> dict[str, Any]:
         raise UserError(
             "there is no report yet", file=file, hint=f"`snakemake --config preset={layout.preset}` makes it"
         )
-    content: dict[str, Any] = read_json(file)
+    content: dict[str, Any] = read_with_hash(file, OBJECT, "papers", "missing")
     return content
 
 

@@ -9,15 +9,16 @@ from redraft.analysis.pages.laboratory_runs import draft_part, observation_files
 from redraft.analysis.pages.multiples import Style, multiples, palette
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.run_pages import link
-from redraft.files import atomic, read_json
+from redraft.files import atomic
 from redraft.layout import Layout
+from redraft.result_files import read_with_hash
 
 PAGE = "laboratory.html"
 
 
 def content(layout: Layout, papers: Sequence[Paper]) -> dict[str, Any]:
     """Content of the page for papers with a laboratory; also writes the data of each part as CSV."""
-    enumerated = read_json(layout.distributions) if layout.distributions.exists() else None
+    enumerated = read_with_hash(layout.distributions) if layout.distributions.exists() else None
     parts = [("", part) for part in enumerated_parts(enumerated)]
     for paper in papers:
         pairs = observed(paper)

@@ -25,7 +25,7 @@ from redraft.analysis.pages.laboratory_parts import (
 )
 from redraft.analysis.pages.multiples import Diagram, number, rule_label
 from redraft.analysis.pages.paper import Paper
-from redraft.files import read_json
+from redraft.result_files import OBJECT, read_with_hash
 
 OWN, HELD_OUT = "own", "held_out"
 DRAFTS = LaboratoryQuestion(
@@ -46,7 +46,9 @@ def observation_files(paper: Paper) -> dict[int, Path]:
 def observed(paper: Paper) -> pd.DataFrame:
     """One row per seed, pair of policies, kind of drafts and rule; `epoch` belongs to the later policy."""
     return pd.DataFrame(
-        row for seed, file in observation_files(paper).items() for row in _rows(seed, read_json(file)["pairs"])
+        row
+        for seed, file in observation_files(paper).items()
+        for row in _rows(seed, read_with_hash(file, OBJECT, "pairs")["pairs"])
     )
 
 

@@ -25,8 +25,8 @@ from redraft.analysis.pages.run_pages import RunView, link, views
 from redraft.analysis.tables.cell_verdicts import MISSING
 from redraft.analysis.tables.files import read_table
 from redraft.config import Experiments, Preset, StepTable, TableWithoutRuns
-from redraft.files import read_json
 from redraft.layout import Layout
+from redraft.result_files import OBJECT, read_with_hash
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Paper:
         if not self.experiments.tables(self.name).tables:
             return None
         stem = self.layout.main_result(self.name)
-        found: dict[str, Any] = read_json(stem.with_suffix(".json"))
+        found: dict[str, Any] = read_with_hash(stem.with_suffix(".json"), OBJECT, "of")
         return found | {"html": self._fragment(stem.with_suffix(".html"))} if found["of"] else None
 
     @cached_property

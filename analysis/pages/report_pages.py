@@ -17,8 +17,9 @@ from redraft.analysis.pages.run_pages import page_content
 from redraft.analysis.tables.render import TEMPLATES
 from redraft.config import Experiments
 from redraft.config.read import read_yaml
-from redraft.files import write_atomically, write_json
+from redraft.files import write_atomically
 from redraft.layout import Layout, code_root
+from redraft.result_files import write_with_hash
 
 TABLES, FIGURES = ("tables.html", "comparison.html"), ("figures.html", "comparison.html")
 """Templates that need the styles and scripts of tables, and those of figures."""
@@ -71,7 +72,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         }
         for paper in shown
     }
-    write_json(layout.pages / "summary.json", {"papers": first_screen, "missing": common["missing"]})
+    write_with_hash(layout.pages / "summary.json", {"papers": first_screen, "missing": common["missing"]})
     write_atomically(layout.report, TEMPLATES.get_template("entry.html.j2").render(preset=preset))
 
 

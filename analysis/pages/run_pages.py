@@ -15,8 +15,8 @@ from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.words import words
 from redraft.analysis.tables.render import number
 from redraft.config import id_of
-from redraft.files import read_json
 from redraft.layout import Layout
+from redraft.result_files import read_manifest
 
 DATA = ("steps.jsonl", "scores.json", "diversity.parquet", "manifest.json")
 """Files of a run that its page links to."""
@@ -87,7 +87,7 @@ def views(paper: str, runs: Runs) -> list[RunView]:
             seconds=float(run.seconds),
             fresh_reward=number(rewards[run.cell].get(int(run.seed), math.nan), 2),
             scores=_last_scores(runs.scores, str(run.cell), int(run.seed)),
-            manifest=read_json(Path(str(run.manifest))),
+            manifest=read_manifest(Path(str(run.manifest)), "sha256"),
             folder=Path(str(run.manifest)).parent,
         )
         for run in runs.runs.itertuples()

@@ -28,8 +28,9 @@ from redraft.config import (
     TableWithoutRuns,
     id_of,
 )
-from redraft.files import atomic, write_atomically, write_json
+from redraft.files import atomic, write_atomically
 from redraft.layout import Layout
+from redraft.result_files import write_with_hash
 
 
 def write_tables(preset: str, paper: str) -> None:
@@ -44,7 +45,7 @@ def write_tables(preset: str, paper: str) -> None:
     if tables:
         html, counts = main_result(layout, paper, experiments)
         write_atomically(layout.main_result(paper).with_suffix(".html"), html)
-        write_json(layout.main_result(paper).with_suffix(".json"), counts)
+        write_with_hash(layout.main_result(paper).with_suffix(".json"), counts)
     if vocabulary and vocabulary.times:
         _write_reported_speedups(vocabulary, vocabulary.times, source, layout)
     compared = [t for t in tables if not isinstance(t, TableWithoutRuns) and not t.beyond_paper]

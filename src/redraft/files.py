@@ -4,8 +4,9 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk and an exhausted quota."""
+TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.tmp")
+"""Names of unfinished files of `atomic`."""
+UNFINISHED = re.compile(r"\.(step|global_step)[-_]\d+")
+"""Names of unfinished folders of `atomic_folder` in a run."""
 
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
 """Error numbers of a file or folder that may not be read or written, or is the other of the two."""
@@ -72,6 +77,7 @@ def atomic(file: Path) -> Iterator[Path]:
     try:
         with errors_of_full_disk(file):
             yield temporary
+            _as_umask_allows([temporary])
             sync(temporary)
             temporary.replace(file)
             sync(file.parent)
@@ -91,6 +97,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        _as_umask_allows(path for path in unfinished.rglob("*") if path.is_file())
         for path in [*unfinished.rglob("*"), unfinished]:
             sync(path)
         shutil.rmtree(folder, ignore_errors=True)
@@ -103,6 +110,33 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """Files and folders below `folder` that killed processes left unfinished, or live ones have not finished yet."""
+    found: list[Path] = []
+    for path in sorted(folder.rglob(".*")):  # a folder comes before its content
+        if TEMPORARY.fullmatch(path.name) or UNFINISHED.fullmatch(path.name):
+            found += [] if any(path.is_relative_to(other) for other in found) else [path]
+    return found
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files and whole folders."""
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _as_umask_allows(files: Iterable[Path]) -> None:
+    """Give files the mode of new ones: libraries that write through temporary files leave them unreadable to others."""
+    status = Path("/proc/self/status")
+    shown = re.search(r"^Umask:\s*(\d+)", status.read_text(), re.MULTILINE) if status.exists() else None
+    if shown:
+        umask = int(shown[1], 8)
+    else:  # can only be read by setting it
+        os.umask(umask := os.umask(0o077))
+    for file in files:
+        file.chmod(0o666 & ~umask)
 
 
 def linked_folder(source: Path, folder: Path) -> None:
@@ -132,14 +166,21 @@ def write_json(file: Path, content: Any) -> None:
 
 def read_json(file: Path) -> Any:
     """Parse a JSON file; a UserError if it is missing or not JSON."""
-    with errors_of_reading(file, ValueError):
+    with errors_of_reading(file, ValueError, RecursionError):
         return json.loads(file.read_text(encoding="utf-8"))
 
 
 def read_json_lines(file: Path) -> list[Any]:
     """Parse a JSON Lines file; a UserError if it is missing or a line is not JSON."""
-    with errors_of_reading(file, ValueError):
+    with errors_of_reading(file, ValueError, RecursionError):
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def steps_in(folder: Path, suffix: str = "") -> dict[int, Path]:
+    """Files or folders `step-<number>` of a folder by that number, ascending, however many digits they have."""
+    names = re.compile(rf"step-(\d+){re.escape(suffix)}")
+    found = {int(name[1]): path for path in folder.glob("step-*") if (name := names.fullmatch(path.name))}
+    return dict(sorted(found.items()))
 
 
 def numbers_of_records(records: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
@@ -166,7 +207,7 @@ def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) ->
     import pandas as pd  # here, since the configuration package imports this module and does not need pandas
 
     with errors_of_reading(file, OSError, ValueError):
-        frame = pd.read_parquet(file, columns=list(columns) if only else None)
+        frame = pd.read_parquet(file, columns=list(columns) if only else None, page_checksum_verification=True)
     for column in columns:
         if column not in frame:
             raise UserError("this file lacks a column", file=file, key=column, allowed=", ".join(columns))

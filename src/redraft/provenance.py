@@ -80,24 +80,6 @@ def hashes(*files: Path) -> dict[str, str]:
     return {file.name: sha256(file) for file in files}
 
 
-def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> None:
-    """Compare files of a folder with recorded hashes; `record` is the file with the record, for messages.
-
-    Raises:
-        UserError: for the first file that is missing or has another hash.
-    """
-    for name, digest in recorded.items():
-        found = sha256(folder / name) if (folder / name).exists() else None
-        if found != digest:
-            raise UserError(
-                f"this file differs from the hash in {record.name}",
-                file=folder / name,
-                key="sha256",
-                value=found,
-                allowed=digest,
-            )
-
-
 SOURCE = "source.json"
 """Record, next to an imported model, of the local files that it was made from: `model_files`."""
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")

@@ -8,6 +8,7 @@ import typer
 
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Cells, Changes, Preset, Wide
 from redraft.cli.terminal import document
+from redraft.errors import UserError
 
 if TYPE_CHECKING:
     from redraft.config import Preset as PresetModel
@@ -41,6 +42,9 @@ def status(
         typer.echo(document("status", {"preset": preset, "grids": grids}, map(asdict, runs), notes))
     else:
         typer.echo(f"{heading(layout, grids)}\n{status_text(runs, others, every=every)}")
+    if damaged := [f"{run.cell} seed {run.seed}" for run in runs if run.state == "damaged"]:
+        hint = "see its error above; `redraft run` makes a run again once its folder is removed"
+        raise UserError("files of these runs are damaged", key="run", value=", ".join(damaged), hint=hint)
 
 
 def cost(

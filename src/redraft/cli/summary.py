@@ -14,8 +14,9 @@ from redraft.analysis.data.statistics import estimate, paired
 from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
-from redraft.files import numbers_of_records, read_json, read_json_lines
+from redraft.files import numbers_of_records, read_json_lines
 from redraft.layout import Layout
+from redraft.result_files import check_run, read_manifest, read_scores
 
 RESULTS = ("manifest.json", "scores.json")
 """Files of a finished run."""
@@ -26,7 +27,8 @@ def finished(run: Run, layout: Layout) -> Path:
     """Folder of a run that is trained and graded.
 
     Raises:
-        UserError: if the run is not finished, or its results belong to another configuration than the current one.
+        UserError: if the run is not finished, its results belong to another configuration than the current one, or a
+            file is not what was recorded.
     """
     cell = f"{run.paper}/{run.cell}"
     folder = layout.run(cell, run.seed)
@@ -34,9 +36,7 @@ def finished(run: Run, layout: Layout) -> Path:
     for file in (folder / name for name in RESULTS):
         if not file.exists():
             raise UserError("this run is not finished", file=file, key="cell", value=cell, hint=f"`{command}`")
-    manifest = read_json(file := folder / "manifest.json")
-    if not isinstance(manifest, dict) or "fingerprint" not in manifest:
-        raise UserError("this manifest lacks a key", file=file, key="fingerprint", hint=f"`{command}` writes it again")
+    manifest = read_manifest(file := folder / "manifest.json", "fingerprint")
     if manifest["fingerprint"] != (current := run_fingerprint(run)):
         raise UserError(
             "this run belongs to another configuration than the current one",
@@ -46,6 +46,7 @@ def finished(run: Run, layout: Layout) -> Path:
             allowed=current,
             hint=f"`{command}`",
         )
+    check_run(folder)
     return folder
 
 
@@ -73,7 +74,7 @@ def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
 
 def _runs_of(folder: Path, run: Run) -> Runs:
     """Records and last scores of one run, in the form of a paper's collected runs."""
-    records, scores = read_json_lines(folder / "steps.jsonl"), read_json(folder / "scores.json")
+    records, scores = read_json_lines(folder / "steps.jsonl"), read_scores(folder)
     if not records:
         raise UserError("this file has no steps", file=folder / "steps.jsonl")
     key = {"cell": run.cell, "seed": run.seed}

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 from redraft.errors import UserError
 from redraft.evaluate.generation_parts import KEY
 from redraft.files import read_parquet
+from redraft.result_files import check_hashes, read_record
 from redraft.tasks.answers import Outcome
 
 FILES = ("generations.parquet", "grades.parquet")
@@ -114,6 +115,8 @@ def _read(folder: Path) -> pd.DataFrame:
                 value=str(folder),
                 allowed="a folder that `redraft evaluate` printed",
             )
+    record = read_record(folder / "grades.json", "sha256", "made_from")
+    check_hashes(folder, record["sha256"] | record["made_from"], folder / "grades.json")
     generations = read_parquet(folder / FILES[0], (*KEY, "prompt", "answer", "tokens"), only=True)
     grades = read_parquet(folder / FILES[1], (*KEY, "outcome"), only=True)
     whole = generations.merge(grades, on=KEY, how="inner")

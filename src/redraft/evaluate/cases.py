@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from redraft.config.data import Data
 from redraft.errors import UserError
-from redraft.evaluate.saved_rollouts import rollout_files
-from redraft.files import read_json, read_parquet, write_json
+from redraft.files import read_parquet, steps_in
+from redraft.result_files import read_manifest, rollout_files, write_with_hash
 from redraft.tasks.problems import problems_of_run
 
 COLUMNS = ("visit", "prompt", "sample", "tokens", "sampled_at", "prefix_length", "draft_length", "reward")
@@ -99,7 +99,7 @@ def cases(run_folder: Path, file: Path) -> None:
             draft.
     """
     file_of_run = run_folder / "manifest.json"
-    manifest = read_json(file_of_run)
+    manifest = read_manifest(file_of_run, "run", "configuration")
     data: Data = TypeAdapter(Data).validate_python(manifest["configuration"]["data"])
     problems = problems_of_run(data, manifest, file_of_run)
     rollouts = _Rollouts(run_folder)
@@ -114,7 +114,7 @@ def cases(run_folder: Path, file: Path) -> None:
             problem = problems[line["prompt"]]
             case = rollouts.describe(line) | {"problem": problem.prompt, "answer": problem.answer}
         chosen.append({"kind": kind.name, "title": kind.title} | case)
-    write_json(file, {"run": manifest["run"], "cases": chosen})
+    write_with_hash(file, {"run": manifest["run"], "cases": chosen})
 
 
 class _Rollouts:
@@ -124,7 +124,7 @@ class _Rollouts:
         from transformers import AutoTokenizer
 
         self.files = rollout_files(run_folder)
-        policies = sorted((run_folder / "policies").glob("step-*"))
+        policies = list(steps_in(run_folder / "policies").values())
         if not policies:
             raise UserError("no policy was saved in this run, so there is no tokenizer", file=run_folder / "policies")
         try:

@@ -9,10 +9,11 @@ from redraft.evaluate.evaluation_plan import EvaluationPlan, on_gpu
 from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
 from redraft.evaluate.lighteval import grade_again
-from redraft.files import read_json, write_json
+from redraft.files import write_json
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
 from redraft.provenance import environment, git_state
+from redraft.result_files import OBJECT, read_record, read_scores, read_with_hash
 from redraft.tasks.problems import checksums, load_problems, origin
 
 GENERATIONS = "generations.parquet"
@@ -39,7 +40,7 @@ def evaluate(planned: EvaluationPlan) -> dict[str, dict[str, Any]]:
     (folder / COMPARISON).unlink(missing_ok=True)  # a comparison of earlier verdicts
     if request.evaluation.lighteval:
         grade_again(folder / GENERATIONS, folder / "grades.parquet", folder / COMPARISON)
-    scores = read_json(folder / "scores.json")["0"]
+    scores = read_scores(folder)["0"]
     return {name: scores[name] for name in benchmarks}
 
 
@@ -49,7 +50,7 @@ def _sample_once(planned: EvaluationPlan, check: Callable[[], None]) -> None:
     generations, record = folder / GENERATIONS, folder / "evaluation.json"
     problems = {name: load_problems(benchmark.data)[: request.limit] for name, benchmark in benchmarks.items()}
     made_from = identity({0: policy}, benchmarks, problems, request.seed, request.evaluation, request.engine.dtype)
-    if generations.exists() and record.exists() and read_json(record).get("fingerprint") == made_from:
+    if generations.exists() and record.exists() and read_record(record).get("fingerprint") == made_from:
         return
     generations.unlink(missing_ok=True)
     generate(
@@ -144,7 +145,7 @@ def notes(scores: dict[str, dict[str, Any]], folder: Path) -> list[str]:
         if score.get("note"):
             lines.append(f"{name}: {score['note']}")
     if (file := folder / COMPARISON).exists():
-        content = read_json(file)
+        content = read_with_hash(file, OBJECT, "metrics", "disagreements")
         metrics = [f"{m['metric']} {m['lm_eval']:.2%} and {m['lighteval']:.2%}" for m in content["metrics"]]
         both = f"lm-eval and lighteval: {', '.join(metrics)}"
         lines.append(f"{both}; {len(content['disagreements'])} verdicts differ")

@@ -8,8 +8,9 @@ from redraft.config import Evaluation, Experiments, fingerprint
 from redraft.config.data import Benchmark, known_sizes
 from redraft.config.trainer import EngineSettings, InProcessEngine
 from redraft.errors import UserError
-from redraft.files import read_json
+from redraft.files import steps_in
 from redraft.ops.locking.gpus import available
+from redraft.result_files import read_manifest
 
 LIGHTEVAL = Path(".venv-lighteval/bin/python")
 """Python of lighteval's separate environment."""
@@ -128,9 +129,8 @@ def _run_of(model: Path) -> dict[str, Any] | None:
     """Configuration of a run, from its manifest; `model` is the run's folder or one of its policies."""
     for folder in (model, *model.parents[:2]) if model.exists() else ():
         if (folder / "manifest.json").exists():
-            manifest = read_json(folder / "manifest.json")
-            configuration = manifest.get("configuration") if isinstance(manifest, dict) else None
-            if isinstance(configuration, dict) and {"preset", "paper", "seed"} <= configuration.keys():
+            configuration: dict[str, Any] = read_manifest(folder / "manifest.json").get("configuration", {})
+            if {"preset", "paper", "seed"} <= configuration.keys():
                 return configuration
     return None
 
@@ -154,7 +154,7 @@ def find_policy(model: str) -> Path | str:
                 allowed="a model's folder, a run's folder, or a hub id such as owner/name",
             )
         return model
-    last = sorted(path.glob("policies/step-*"))[-1:]
+    last = list(steps_in(path / "policies").values())[-1:]
     for folder in (path, *last, path / "actor/huggingface", path / "huggingface"):
         if (folder / "config.json").exists():
             return folder

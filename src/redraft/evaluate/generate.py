@@ -17,10 +17,11 @@ from redraft.errors import UserError
 from redraft.evaluate.backend import Backend, GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
 from redraft.evaluate.generation_parts import KEY, GenerationParts
-from redraft.files import read_json, write_json
+from redraft.files import write_json
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
 from redraft.provenance import environment, git_state, hashes, policies_of
+from redraft.result_files import check_hashes, read_manifest
 from redraft.tasks.problems import Problem, check_answers, load_problems, missing
 from redraft.tasks.prompts import encode
 from redraft.train import models
@@ -64,7 +65,10 @@ def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, po
 def _policies_of(path: Path) -> dict[int, Path]:
     """The policies that a manifest names, or the one in a folder, by their training step."""
     if path.name == "manifest.json":
-        return {step: path.parent / folder for step, folder in policies_of(read_json(path)).items()}
+        manifest = read_manifest(path, "sha256")
+        weights = {name: digest for name, digest in manifest["sha256"].items() if name.startswith("policies/")}
+        check_hashes(path.parent, weights, path)
+        return {step: path.parent / folder for step, folder in policies_of(manifest).items()}
     prefix, _, step = path.name.rpartition("-")
     return {int(step) if prefix == "step" and step.isdigit() else 0: path}
 

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from redraft.errors import UserError
-from redraft.files import atomic, errors_of_reading, read_parquet
+from redraft.files import atomic, errors_of_reading, read_parquet, remove, unfinished
 
 SCHEMA = pa.schema(
     {
@@ -54,6 +54,7 @@ class GenerationParts:
         self.file, self.check = file, check
         self.folder = file.with_name(f"{file.name}.parts") / identity
         self.done: set[tuple[Any, ...]] = set()
+        remove([*unfinished(self.folder.parent), *file.parent.glob(f".{file.name}.*.tmp")])
         for path in self._paths():
             try:
                 self.done.update(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))
@@ -89,7 +90,7 @@ class GenerationParts:
         rows = [share | row for row in self._rows]
         number = max((int(path.stem) for path in self.folder.glob("[0-9]*.parquet")), default=-1) + 1
         with atomic(self.folder / f"{number:06d}.parquet") as temporary:
-            pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary)
+            pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, write_page_checksum=True)
         self.done |= {tuple(row[name] for name in KEY) for row in rows}
         self._rows, self._began = [], now
 
@@ -104,7 +105,7 @@ class GenerationParts:
         self.check()
         parts = ds.dataset([str(path) for path in self._paths()], schema=SCHEMA)
         order = [(step, name) for step in sorted({key[0] for key in self.done}) for name in benchmarks]
-        with atomic(self.file) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
+        with atomic(self.file) as temporary, pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
             for step, name in order:
                 chosen = parts.to_table(filter=(ds.field("step") == step) & (ds.field("benchmark") == name))
                 writer.write_table(chosen.sort_by([("problem", "ascending"), ("sample", "ascending")]))
@@ -127,7 +128,7 @@ def read_without_tokens(file: Path) -> pd.DataFrame:
     """
     names = [name for name in SCHEMA.names if name != "tokens"]
     with errors_of_reading(file, OSError, pa.ArrowInvalid):
-        source = pq.ParquetFile(file)
+        source = pq.ParquetFile(file, page_checksum_verification=True)
         if lacking := [name for name in SCHEMA.names if name not in source.schema_arrow.names]:
             raise UserError("this file lacks a column", file=file, key=lacking[0], allowed=", ".join(SCHEMA.names))
         frame = source.read(columns=names).to_pandas()

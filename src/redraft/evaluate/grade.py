@@ -17,8 +17,9 @@ from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.evaluate.generation_parts import KEY, read_without_tokens
 from redraft.evaluate.metrics import score
-from redraft.files import atomic, read_json, write_json
+from redraft.files import atomic, write_json
 from redraft.provenance import hashes
+from redraft.result_files import check_hashes, read_record
 from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, extract, grade_choice
 from redraft.tasks.workers import InstructionVerdicts, check_instructions, compare_answers, run
 
@@ -50,7 +51,9 @@ INSTRUCTIONS_LIMIT = 60.0
 
 def grade_policies(preset_name: str, protocol: str, generations: Path, file: Path, processes: int = 1) -> None:
     """Grade saved generations on the benchmarks of a protocol (`Preset.protocol_of`)."""
-    seed = read_json(generations.with_suffix(".json"))["seed"]
+    record = read_record(generations.with_suffix(".json"), "seed", "sha256")
+    check_hashes(generations.parent, record["sha256"], generations.with_suffix(".json"))
+    seed = record["seed"]
     grade(generations, Experiments().preset(preset_name, protocol).of_seed(seed).benchmarks, file, processes)
 
 

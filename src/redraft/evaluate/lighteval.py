@@ -14,8 +14,9 @@ import pandas as pd
 from redraft.errors import UserError
 from redraft.evaluate.evaluation_plan import LIGHTEVAL
 from redraft.evaluate.generation_parts import KEY
-from redraft.files import read_json, read_parquet, write_json
+from redraft.files import read_json, read_parquet
 from redraft.layout import code_root
+from redraft.result_files import write_with_hash
 
 SCRIPT = code_root() / "workflows/lighteval/grade.py"
 LEVELS = ("strict", "loose")
@@ -119,7 +120,7 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
         "metrics": metrics.where(metrics.notna(), None).to_dict("records"),
         "disagreements": disagreements(*frames).to_dict("records"),
     }
-    write_json(out, content)
+    write_with_hash(out, content)
 
 
 def _joined(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:

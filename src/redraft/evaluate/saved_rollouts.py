@@ -1,4 +1,4 @@
-"""A run's saved rollouts (written by `redraft.train.records`): their files, and the rollouts of a step.
+"""A run's saved rollouts (written by `redraft.train.records`): the rollouts of a step.
 
 Responses of different lengths are kept in two flat arrays, so that metrics of millions of tokens need no Python loop.
 """
@@ -15,15 +15,6 @@ from redraft.files import read_parquet
 COLUMNS = ("epoch", "prompt", "sample", "tokens", "sampled_at")
 
 Tokens = Sequence[int] | np.ndarray
-
-
-def rollout_files(run_folder: Path) -> dict[int, Path]:
-    """Rollout file of each step, in the order of steps; a UserError if the run has no saved rollouts."""
-    folder = run_folder / "rollouts"
-    files = {int(path.stem.removeprefix("step-")): path for path in folder.glob("step-*.parquet")}
-    if not files:
-        raise UserError("there are no saved rollouts in this folder", file=folder)
-    return dict(sorted(files.items()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
 """Checkpoints: everything a run needs to continue as if it had not been interrupted.
 
-A checkpoint is a folder that is renamed into place when complete, with the size and hash of every file in it. The last
-two are kept; one that was damaged since is set aside. The trainer decides what it stores in the folder.
+A checkpoint is a folder that is renamed into place when complete, with the size and hash of every file in it, of its
+`state.json` itself and of the run's step records up to then. The last two are kept; one that was damaged since is set
+aside. The trainer decides what it stores in the folder.
 
 Sizes are compared first: they detect a truncated file without reading it. Then every byte is hashed, several files at a
 time, since a flipped bit in the middle of an optimizer's state would train on unnoticed (costs: docs/faults.md).
@@ -17,16 +18,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, PositiveFloat
+
+from redraft.config.identity import fingerprint
+from redraft.config.read import parse
 from redraft.errors import UserError
-from redraft.files import atomic_folder, read_json, sha256, sync, write_json
+from redraft.files import atomic_folder, read_json, sha256, steps_in, sync, write_json
 from redraft.methods.schedule import ScheduleState
 from redraft.rollout.storage import load_groups, save_groups
 
 KEPT = 2
-FORMAT = 3
+FORMAT = 4
 """Version of a checkpoint's files. The first kept drafts by epoch; their visits are unknown. The second had no
-weights and no lenience."""
+weights and no lenience. The third had no hash of `state.json` and of the step records: damage there went unnoticed."""
 STATE = "state.json"
+OWN_HASH = "fingerprint"
+"""Key of `state.json` with the hash of all its other keys and values."""
 VALUES = "schedule/counters.json"
 THREADS = min(16, os.cpu_count() or 1)
 """Files that are hashed at once, in threads: hashing releases the GIL."""
@@ -42,6 +49,7 @@ class TrainingState:
         seconds: total wall time of the steps, over all processes.
         commits: of the code that ran the steps, in order; None if it was not a checkout.
         lenience: of the next step, set by a controller; None without one.
+        records: SHA-256 of the records of these steps; empty before the first checkpoint.
     """
 
     step: int = 0
@@ -49,32 +57,52 @@ class TrainingState:
     seconds: float = 0.0
     commits: list[str | None] = field(default_factory=list)
     lenience: float | None = None
+    records: str = ""
+
+
+class _StateFile(BaseModel):
+    """Types of the content of `state.json`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    run: str
+    inputs: dict[str, str]
+    format: int
+    step: NonNegativeInt
+    training_step: NonNegativeInt
+    seconds: FiniteFloat
+    commits: list[str | None]
+    lenience: PositiveFloat | None
+    records: str
+    bytes: dict[str, NonNegativeInt]
+    sha256: dict[str, str]
 
 
 class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        fingerprint: of the run; a checkpoint of another experiment is an error.
+        run: fingerprint of the run; a checkpoint of another experiment is an error.
         inputs: hashes of the files' contents that it starts from, by name; checkpoints that started from others are
             set aside, since a regenerated model or problem file does not change the fingerprint.
         screen: checks a complete checkpoint before any of its files is loaded; raises a UserError to reject it.
     """
 
     def __init__(
-        self, folder: Path, fingerprint: str, inputs: dict[str, str], screen: Callable[[Path], None] = lambda _: None
+        self, folder: Path, run: str, inputs: dict[str, str], screen: Callable[[Path], None] = lambda _: None
     ) -> None:
         self.folder, self.inputs, self.screen = folder, inputs, screen
-        self.run = {"run": fingerprint, "inputs": inputs, "format": FORMAT}
+        self.run = {"run": run, "inputs": inputs, "format": FORMAT}
 
     @contextmanager
     def written(self, step: int, state: TrainingState) -> Iterator[Path]:
         """A checkpoint's folder, to be filled in the block; it counts, with the state of then, when the block ends."""
-        with atomic_folder(self.folder / f"step-{step:06d}") as unfinished:
+        with atomic_folder(self.folder / step_name(step)) as unfinished:
             yield unfinished
             files = measure(unfinished, (file for file in unfinished.rglob("*") if file.is_file()))
             progress = asdict(state) | {"seconds": round(state.seconds, 3)}
-            write_json(unfinished / STATE, {**self.run, **progress, **files})
+            content = {**self.run, **progress, **files}
+            write_json(unfinished / STATE, {**content, OWN_HASH: fingerprint(content)})
         complete = self._complete()
         for old in complete[:-KEPT]:
             shutil.rmtree(old)
@@ -95,7 +123,7 @@ class Checkpoints:
         return ScheduleState(waiting, read_json(folder / VALUES) if (folder / VALUES).exists() else {})
 
     def _complete(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*"))
+        return list(steps_in(self.folder).values())
 
     def latest(self, *, hashes: bool) -> tuple[Path | None, TrainingState]:
         """The last undamaged checkpoint and its state; None and the start of the run if there is none.
@@ -127,30 +155,43 @@ class Checkpoints:
         return None, TrainingState()
 
     def _read(self, folder: Path) -> tuple[dict[str, Any], str]:
-        """State of a checkpoint, and what is wrong with it.
+        """State of a checkpoint, and what is wrong with it; nothing in a damaged file is believed.
 
         Raises:
-            UserError: if it belongs to another experiment or version.
+            UserError: if it belongs to another experiment or version, or holds a value of the wrong type.
         """
+        file = folder / STATE
         try:
-            content = read_json(folder / STATE)
-        except UserError as error:
-            return {}, f"{STATE}: {error.message}"
-        if not isinstance(content, dict) or not {"run", "inputs", "sha256", "step"} <= set(content):
-            return {}, f"{STATE} is damaged: it lacks a key"
-        if content["run"] != self.run["run"]:
+            content = read_json(file)
+            own_hash = content.pop(OWN_HASH, None) if isinstance(content, dict) else ""
+            intact = own_hash == fingerprint(content)
+        except (UserError, TypeError) as error:  # a TypeError for what has no hash, such as NaN
+            return {}, f"{STATE}: {error.message if isinstance(error, UserError) else error}"
+        if not intact and (own_hash is not None or "run" not in content):
+            return {}, f"{STATE} is damaged: its hash is not the one in it"
+        if (version := content.get("format", 1)) != FORMAT:
+            raise _earlier(folder, version)
+        if not intact:
+            return {}, f"{STATE} is damaged: it lacks its hash"
+        state = parse(_StateFile, content, file)
+        if state.run != self.run["run"]:
             hint = f"remove {folder} to go on from the checkpoint before it, or from the start"
             raise UserError(
                 "this checkpoint belongs to another experiment",
-                file=folder / STATE,
+                file=file,
                 key="run",
-                value=content["run"],
+                value=state.run,
                 allowed=str(self.run["run"]),
                 hint=hint,
             )
-        if content.get("format", 1) != FORMAT:
-            raise _earlier(folder, content.get("format", 1))
+        if folder.name != step_name(state.step):
+            return {}, f"{STATE} is of step {state.step}, not of its folder's"
         return content, ""
+
+
+def step_name(step: int) -> str:
+    """Name of the checkpoint after that many steps."""
+    return f"step-{step:06d}"
 
 
 def _earlier(folder: Path, version: Any) -> UserError:

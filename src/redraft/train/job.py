@@ -8,11 +8,13 @@ from typing import Any
 
 from redraft.cli.process import gc_paused
 from redraft.config import Experiments, ProblemFile, Run, run_fingerprint
-from redraft.files import read_json, read_json_lines
+from redraft.errors import UserError
+from redraft.files import read_json_lines, steps_in
 from redraft.layout import Layout
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import lease, participants
 from redraft.provenance import git_state, write_manifest
+from redraft.result_files import read_record
 from redraft.train.progress import epoch_reporter, reporter
 
 
@@ -51,7 +53,7 @@ def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) 
 
     trainer.train(progress, held)
     policies = [loop.folder.policy(step) for step in loop.evaluated_steps]
-    outputs = [loop.folder.records, *sorted((folder / "rollouts").glob("*.parquet"))]
+    outputs = [loop.folder.records, *steps_in(folder / "rollouts", ".parquet").values()]
     outputs += [file for policy in policies for file in sorted(policy.glob("*.safetensors"))]
     inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
     held.check()
@@ -79,7 +81,7 @@ def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[A
         models.device_of(run.engine.device)  # refused, if it has to be, before any data are fetched
         data = _prepared(run)
         trainer = VerlTrainer(run, model, folder, commit, data / "problems.parquet")
-        return trainer, read_json(data / "data.json")["sha256"]
+        return trainer, _checked(trainer.inputs["problems"], data)
     from redraft.tasks.problems import checksums
 
     with gc_paused():
@@ -92,11 +94,27 @@ def _prepared(run: Run) -> Path:
     """Folder of a run's training problems, which are prepared now if the workflow has not done it."""
     folder = Layout(run.preset).data(run.data_role)
     record = folder / "data.json"
-    if not record.exists() or read_json(record)["data"] != run.data.model_dump(mode="json"):
+    if not record.exists() or read_record(record, "data")["data"] != run.data.model_dump(mode="json"):
         from redraft.train.verl.problem_files import prepare_data
 
         prepare_data(run.preset, run.data_role, folder)
     return folder
+
+
+def _checked(problems: str, folder: Path) -> dict[str, str]:
+    """Hashes of the files that training problems were prepared from; a UserError if others were read there."""
+    record = read_record(folder / "data.json", "fingerprint", "sha256")
+    if problems != record["fingerprint"]:
+        raise UserError(
+            "these training problems are not those that were prepared",
+            file=folder / "problems.parquet",
+            key="fingerprint",
+            value=problems,
+            allowed=record["fingerprint"],
+            hint=f"remove {folder}, so that they are prepared again",
+        )
+    files: dict[str, str] = record["sha256"]
+    return files
 
 
 def _summary(record: dict[str, Any]) -> str:

@@ -86,8 +86,9 @@ class TrainingLoop:
         if lease:
             self.check = lease.check
             lease.record_resume(self.state.step)
+        self.folder.remove_unfinished()
         self.folder.keep_checkpoints(self.identity)
-        truncate_records(self.folder.records, self.state.step)
+        truncate_records(self.folder.records, self.state.step, self.state.records)
         self.folder.truncate_rollouts(self.state.step)
         self.folder.keep_policies(self.evaluated_steps)
         if self.state.step < self.steps and commit not in self.state.commits:
@@ -202,3 +203,4 @@ class TrainingLoop:
                 if evaluated:
                     trainer.save_policy(folder, self.folder.policy(done))
             yield
+            self.state.records = sha256(self.folder.records)

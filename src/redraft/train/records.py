@@ -1,5 +1,6 @@
 """A step's record: wall time by stage, counts and means, and the files it is kept in; the same for every trainer."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -144,7 +145,7 @@ def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None
         }
     )
     with atomic(file) as temporary:
-        frame.to_parquet(temporary, index=False)
+        frame.to_parquet(temporary, index=False, write_page_checksum=True)
 
 
 def append_record(file: Path, record: dict[str, Any]) -> None:
@@ -155,11 +156,33 @@ def append_record(file: Path, record: dict[str, Any]) -> None:
         os.fsync(handle.fileno())
 
 
-def truncate_records(file: Path, count: int) -> None:
-    """Keep the first `count` lines, those of the checkpoint that is resumed from; a UserError if there are fewer."""
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+def truncate_records(file: Path, count: int, expected: str) -> None:
+    """Keep the first `count` lines, those of the checkpoint that is resumed from.
+
+    Args:
+        expected: their SHA-256 by the checkpoint; not compared without a line.
+
+    Raises:
+        UserError: if there are fewer, or others.
+    """
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    remedy = f"restore this file from a copy, or remove {file.parent}, which starts the run again"
     if len(lines) < count:
         raise UserError(
-            "records of finished steps are missing", file=file, value=len(lines), allowed=f"at least {count}"
+            "records of finished steps are missing",
+            file=file,
+            value=len(lines),
+            allowed=f"at least {count}",
+            hint=remedy,
         )
-    write_atomically(file, "".join(line + "\n" for line in lines[:count]))
+    kept = b"".join(lines[:count])
+    if count and (found := hashlib.sha256(kept).hexdigest()) != expected:
+        raise UserError(
+            "records of finished steps differ from those of the checkpoint",
+            file=file,
+            key="sha256",
+            value=found,
+            allowed=expected,
+            hint=remedy,
+        )
+    write_atomically(file, kept)

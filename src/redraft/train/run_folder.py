@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import UserError
-from redraft.files import read_json
+from redraft.files import remove, unfinished
+from redraft.ops.locking.entries import FOLDER
+from redraft.result_files import read_manifest
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class RunFolder:
         """
         if not self.manifest.exists():
             return
-        manifest = read_json(self.manifest)
+        manifest = read_manifest(self.manifest)
         same_inputs = inputs.items() <= manifest.get("inputs", {}).items()
         if manifest.get("fingerprint") == fingerprint and same_inputs:
             raise UserError(
@@ -43,6 +45,13 @@ class RunFolder:
                 file=self.manifest,
                 hint=f"take its results as they are, or remove {self.path} to start again",
             )
+
+    def remove_unfinished(self) -> None:
+        """Remove what a killed process was writing; the caller owns the folder, so no other process writes there.
+
+        Files next to the entries of the lease are left: they are of processes that wait for it.
+        """
+        remove(path for path in unfinished(self.path) if path.parent != self.path / FOLDER)
 
     def policy(self, step: int) -> Path:
         """The policy after `step` steps, in transformers' format."""

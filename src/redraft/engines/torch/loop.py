@@ -37,39 +37,52 @@ def now(device: torch.device) -> float:
 class Outside:
     """Sessions' waits for something outside the engine, such as rewards from worker processes.
 
-    The engine goes on decoding other sessions meanwhile. When it has nothing to do, the loop sleeps until one of the
-    waits ends; that time does not count as the engine's.
+    The engine goes on decoding other sessions meanwhile. When it has nothing else to do, the loop sleeps until all
+    results are there; that time does not count as the engine's. Then all waiting sessions go on, in the order of their
+    requests. If each went on as soon as its result is there, the composition of batches, and with it the last bits of
+    log-probabilities, would depend on how fast others work.
 
     Attributes:
         clock: seconds; the clock of the stage from which `seconds` is subtracted.
         seconds: time in which the engine had nothing to do because of these waits.
-        ended: number of waits that have ended.
     """
 
     clock: Callable[[], float] = time.perf_counter
     seconds: float = field(default=0.0, init=False)
-    ended: int = field(default=0, init=False)
-    _pending: set[asyncio.Future] = field(default_factory=set, init=False)
+    _waiting: dict[asyncio.Future, asyncio.Future] = field(default_factory=dict, init=False)
+    """Results, and what is resolved when their sessions may go on."""
 
     def __bool__(self) -> bool:
         """True while a session waits."""
-        return bool(self._pending)
+        return bool(self._waiting)
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
-        """Result of something outside the engine; raises its exception."""
-        pending = asyncio.ensure_future(awaitable)
-        self._pending.add(pending)
+        """Result of something outside the engine, once the engine has nothing else to do; raises its exception."""
+        result = asyncio.ensure_future(awaitable)
+        turn = self._waiting[result] = asyncio.get_running_loop().create_future()
         try:
-            return await pending
+            await turn
+            return await result
         finally:
-            self._pending.discard(pending)
-            self.ended += 1
+            self._waiting.pop(result, None)
+            result.cancel()
 
-    async def sleep(self, everything: asyncio.Future) -> None:
-        """Sleep until one of the waits or everything has ended, or for `SLEEP_SECONDS`."""
-        began = self.clock()
-        await asyncio.wait({*self._pending, everything}, timeout=SLEEP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    async def hand_over(self, everything: asyncio.Future) -> None:
+        """Sleep until all results are there, or one is an error, or everything has ended; then let the sessions go on.
+
+        Wakes up every `SLEEP_SECONDS` to check whether SIGTERM came.
+        """
+        began, failed = self.clock(), False
+        while not (failed or everything.done()) and (missing := {one for one in self._waiting if not one.done()}):
+            done, _ = await asyncio.wait(
+                {*missing, everything}, timeout=SLEEP_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            failed = any(one.cancelled() or one.exception() for one in done)
+            exit_if_requested()
         self.seconds += self.clock() - began
+        for turn in self._waiting.values():
+            if not turn.done():
+                turn.set_result(None)
 
 
 async def run_to_end(
@@ -95,12 +108,11 @@ async def run_to_end(
             if idle > IDLE_TURNS:
                 if not outside:
                     raise RuntimeError(standstill())
-                await outside.sleep(everything)
+                await outside.hand_over(everything)
                 idle = 0
-            ended = outside.ended
             await asyncio.sleep(0)  # sessions with answers go on to their next requests
             exit_if_requested()
-            idle = 0 if work() or outside.ended > ended else idle + 1
+            idle = 0 if work() else idle + 1
         return await everything
     finally:
         if not everything.done():

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from redraft.files import write_json
 from redraft.lab.audit.bandit import ArmSampler, Bandit, CoupledSampler, RuleSampler, train_bandit
 from redraft.lab.audit.enumeration import Policy, Space, total_variation
 from redraft.lab.audit.epoch_passes import PassChain, common_uniforms
 from redraft.lab.audit.rules import rules_of, stored_top
 from redraft.lab.audit.uniforms import IndependentUniforms, Uniforms
 from redraft.methods.reuse import AuditedRule
+from redraft.result_files import write_with_hash
 
 Row = dict[str, Any]
 VOCABULARY = 4
@@ -47,7 +47,7 @@ NUMBERS = {
 
 def write_distributions(file: Path) -> None:
     """Write `distributions` as JSON."""
-    write_json(file, distributions())
+    write_with_hash(file, distributions())
 
 
 def distributions() -> dict[str, Any]:

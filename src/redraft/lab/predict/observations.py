@@ -18,7 +18,7 @@ import torch
 
 from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
-from redraft.files import sha256, write_json
+from redraft.files import sha256
 from redraft.lab.predict.draft_positions import read_positions
 from redraft.lab.predict.jackknife import by_prompt, estimate, ratio
 from redraft.lab.predict.prediction import TOP, candidates, expected_kept, log_prob_error
@@ -28,6 +28,7 @@ from redraft.methods.acceptance.positions import Positions
 from redraft.methods.reuse import Candidate
 from redraft.methods.vanilla import vanilla
 from redraft.ops.locking.devices import devices
+from redraft.result_files import write_with_hash
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Rollout, Task
@@ -41,7 +42,7 @@ Tokens = dict[int, list[int]]
 def observe_run(run_folder: Path, initial: Path, file: Path) -> None:
     """Write `observe` of a finished run without reuse as JSON."""
     with devices(min(open_run(run_folder).configuration.engine.gpus, 1), str(file.parent)):
-        write_json(file, observe(run_folder, initial))
+        write_with_hash(file, observe(run_folder, initial))
 
 
 def observe(run_folder: Path, initial: Path) -> dict[str, Any]:

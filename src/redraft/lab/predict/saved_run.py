@@ -13,10 +13,11 @@ from typing import Any
 from redraft.config.experiment import Run
 from redraft.config.read import parse
 from redraft.errors import UserError
-from redraft.files import read_json, read_parquet, sha256
+from redraft.files import read_parquet, sha256
 from redraft.lab.predict.saved_rollouts import Draft, SavedRollouts, drafts_of, lengths_of
 from redraft.layout import Layout
-from redraft.provenance import check_hashes, policies_of
+from redraft.provenance import policies_of
+from redraft.result_files import check_hashes, read_manifest
 from redraft.tasks.problems import Problem, problems_of_run
 from redraft.tasks.prompts import encode
 from redraft.train.models import load_tokenizer
@@ -108,7 +109,7 @@ class SavedRun:
         """Folder of a saved policy.
 
         Raises:
-            UserError: if the initial policy's hash is not the manifest's.
+            UserError: if its weights' hashes are not the manifest's.
         """
         if step == 0:
             recorded = self.manifest["inputs"]["initial_policy"]
@@ -116,6 +117,9 @@ class SavedRun:
                 raise UserError(
                     "this is not the run's initial policy", file=self.policies[0], key="sha256", allowed=recorded
                 )
+        else:
+            weights = f"{self.policies[step].relative_to(self.path).as_posix()}/"
+            self._check(*(name for name in self.manifest["sha256"] if name.startswith(weights)))
         return self.policies[step]
 
     def drafts(self, step: int) -> list[Draft]:
@@ -124,8 +128,7 @@ class SavedRun:
         Raises:
             UserError: if there are none, or they were saved without log-probabilities.
         """
-        file, name = self._rollouts(step), self._name(step)
-        check_hashes(self.path, {name: self.manifest["sha256"][name]}, self.path / "manifest.json")
+        file = self._rollouts(step)
         frame = read_parquet(file, COLUMNS)
         new = frame[frame["draft_length"] == 0]
         if new.empty:
@@ -156,11 +159,16 @@ class SavedRun:
         return SavedRollouts(drafts, self.prompts(drafts), later)
 
     def _rollouts(self, step: int) -> Path:
+        """Rollout file of a step; a UserError if it is not the one that the manifest names."""
+        self._check(self._name(step))
         return RunFolder(self.path).rollouts(step)
+
+    def _check(self, *names: str) -> None:
+        check_hashes(self.path, {name: self.manifest["sha256"][name] for name in names}, self.path / "manifest.json")
 
     def _name(self, step: int) -> str:
         """Key of a step's rollout file in the manifest."""
-        return self._rollouts(step).relative_to(self.path).as_posix()
+        return RunFolder(self.path).rollouts(step).relative_to(self.path).as_posix()
 
 
 def open_run(folder: Path, initial: Path | None = None) -> SavedRun:
@@ -173,7 +181,7 @@ def open_run(folder: Path, initial: Path | None = None) -> SavedRun:
     Raises:
         UserError: if there is no manifest.
     """
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest(folder / "manifest.json", "configuration", "inputs", "sha256")
     configuration, parents = manifest["configuration"], folder.resolve().parents
     if initial is None and len(parents) > RESULTS_PARENT:
         model = Layout(configuration["preset"], parents[RESULTS_PARENT]).model(configuration["model_role"])

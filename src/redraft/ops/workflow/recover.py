@@ -1,12 +1,9 @@
 """Clean-up after a killed scheduler. Files of live processes are never touched, and every step is reported."""
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,15 +12,12 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from redraft.errors import UserError
+from redraft.files import TEMPORARY, remove, unfinished
 from redraft.ops.locking.entries import FOLDER, latest
 from redraft.ops.locking.lease import acquire
 from redraft.ops.locking.owner import EXPIRED_SECONDS
 from redraft.ops.slurm import jobs as slurm
 
-TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.tmp")
-"""Names of unfinished files of `redraft.files.atomic`."""
-UNFINISHED = re.compile(r"\.(step|global_step)[-_]\d+")
-"""Names of unfinished folders of `redraft.files.atomic_folder`."""
 JOB_MODES = {("--mode", "remote"), ("--mode", "subprocess")}
 """Options of a Snakemake process that runs one job for another Snakemake, as in a Slurm job on this machine."""
 
@@ -78,7 +72,7 @@ def recover(results: Path, folder: Path | None = None, *, cancel: bool = False) 
     lines += [line for run in run_folders(results) for line in clean_run(run)]
     if running.stages or running.jobs:
         return [*lines, "files outside of runs and Snakemake's lock are kept while these processes or jobs exist"]
-    lines += _remove(other_temporaries(results))
+    lines += _removed(other_temporaries(results))
     return lines + _unlock(folder)
 
 
@@ -140,8 +134,9 @@ def clean_run(run: Path) -> list[str]:
         return []
     if not last.free and (liveness := last.judge(time.time())).state != "dead":
         return [f"{run}: kept for {last}: {liveness.reason}"]
-    unfinished = sorted(_unfinished(run))
-    if last.free and not unfinished:
+    # A file next to the entries of the lease is of a process that waits for it.
+    left = [path for path in unfinished(run) if path.parent != run / FOLDER]
+    if last.free and not left:
         return []
 
     def reject_wait(_: float) -> None:
@@ -153,19 +148,9 @@ def clean_run(run: Path) -> list[str]:
         return [f"{run}: left alone: {error.message}"]
     try:
         released = [] if last.free else [f"{run}: released; {last} is dead: {last.judge(time.time()).reason}"]
-        return released + _remove(unfinished)
+        return released + _removed(left)
     finally:
         owned.release("recovered")
-
-
-def _unfinished(run: Path) -> Iterator[Path]:
-    """Unfinished files and folders in a run's folder, except those of its lease."""
-    for path in run.rglob(".*"):
-        if path.parent.name == FOLDER and path.parent.parent == run:
-            continue  # a file of a process that waits for the lease
-        inside = any(UNFINISHED.fullmatch(parent.name) for parent in path.relative_to(run).parents)
-        if not inside and (TEMPORARY.fullmatch(path.name) or UNFINISHED.fullmatch(path.name)):
-            yield path
 
 
 def other_temporaries(results: Path) -> list[Path]:
@@ -184,9 +169,8 @@ def other_temporaries(results: Path) -> list[Path]:
     ]
 
 
-def _remove(paths: list[Path]) -> list[str]:
-    for path in paths:
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+def _removed(paths: list[Path]) -> list[str]:
+    remove(paths)
     return [f"removed {path}, which was unfinished" for path in paths]
 
 

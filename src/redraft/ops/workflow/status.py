@@ -10,19 +10,20 @@ from typing import Literal
 from redraft.cli.terminal import filled, table
 from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import read_json, sha256
+from redraft.files import sha256
 from redraft.layout import Layout
 from redraft.ops.locking.entries import Entry, history
 from redraft.ops.locking.lease import EVALUATION
 from redraft.provenance import local_content
+from redraft.result_files import check_records, read_manifest, read_scores
 
 Target = Mapping[str, list[str] | None]
 """Papers of a status, each with the names of its grids or None for all grids."""
 
-State = Literal["done", "trained", "running", "failed", "outdated", "waiting"]
-STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "outdated", "waiting")
-"""States in the order of the counts. `trained`: not evaluated yet; `outdated`: of another configuration or other files,
-so that the workflow trains it again."""
+State = Literal["done", "trained", "running", "failed", "damaged", "outdated", "waiting"]
+STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "damaged", "outdated", "waiting")
+"""States in the order of the counts. `trained`: not evaluated yet; `damaged`: a file is not what was recorded;
+`outdated`: of another configuration or other files, so that the workflow trains it again."""
 LAST_LINES = 5
 """Number of lines shown of a failed run's log."""
 TAIL_BYTES = 20_000
@@ -41,7 +42,7 @@ class RunStatus:
         steps: total number of steps.
         owner: current or last owner of its folder.
         age: time since the owner's last heart-beat in seconds, if the run is running.
-        detail: reason of a failed run and the last lines of its log.
+        detail: reason of a failed run and the last lines of its log; error of a damaged one.
     """
 
     cell: str
@@ -105,7 +106,7 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
     cell = f"{run.paper}/{run.cell}"
     folder = layout.run(cell, run.seed)
     owner = _last_owner(folder)
-    state = _state(folder, run_fingerprint(run), owner)
+    state, error = _state(folder, run_fingerprint(run), owner)
     if state in {"done", "trained"} and _files_changed(layout, run, folder / "manifest.json"):
         state = "outdated"
     records, step = folder / "steps.jsonl", 0
@@ -120,7 +121,7 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
         run.steps,
         owner=str(owner) if owner is not None and state in {"running", "failed"} else "",
         age=max(time.time() - owner.beat, 0.0) if owner is not None and running else None,
-        detail=_why(folder, owner) if state == "failed" else (),
+        detail=_why(folder, owner) if state == "failed" else tuple(error.splitlines()),
     )
 
 
@@ -137,23 +138,30 @@ def _may_be_alive(owner: Entry) -> bool:
     return not owner.free and owner.judge(time.time()).state != "dead"
 
 
-def _state(folder: Path, fingerprint: str, owner: Entry | None) -> State:
+def _state(folder: Path, fingerprint: str, owner: Entry | None) -> tuple[State, str]:
+    """State of a run, and the error of a damaged one."""
     if owner is not None and _may_be_alive(owner):
-        return "running"
+        return "running", ""
     if (folder / "manifest.json").exists():
-        if _fingerprint(folder / "manifest.json") != fingerprint:
-            return "outdated"
-        return "done" if (folder / "scores.json").exists() else "trained"
+        try:
+            return _finished_state(folder, fingerprint), ""
+        except UserError as error:
+            return "damaged", str(error)
     if owner is None:
-        return "failed" if (folder / "log.txt").exists() else "waiting"
-    return "failed" if owner.content is None or owner.content.run == fingerprint else "outdated"
+        return "failed" if (folder / "log.txt").exists() else "waiting", ""
+    return "failed" if owner.content is None or owner.content.run == fingerprint else "outdated", ""
 
 
-def _fingerprint(manifest: Path) -> str | None:
-    try:
-        return read_json(manifest)["fingerprint"]
-    except (UserError, KeyError, TypeError):
-        return None
+def _finished_state(folder: Path, fingerprint: str) -> State:
+    """State of a run with a manifest; a UserError for a damaged file."""
+    manifest = read_manifest(folder / "manifest.json", "fingerprint")
+    if manifest["fingerprint"] != fingerprint:
+        return "outdated"
+    check_records(folder, manifest)
+    if not (folder / "scores.json").exists():
+        return "trained"
+    read_scores(folder)
+    return "done"
 
 
 def _files_changed(layout: Layout, run: Run, manifest: Path) -> bool:
@@ -161,7 +169,7 @@ def _files_changed(layout: Layout, run: Run, manifest: Path) -> bool:
 
     The imported model and the calibration are read only if they are newer than the manifest.
     """
-    inputs, imported = read_json(manifest).get("inputs", {}), layout.model(run.model_role)
+    inputs, imported = read_manifest(manifest).get("inputs", {}), layout.model(run.model_role)
     contents = {"source": local_content(run.model, imported)}
     if run.data.kind == "file":
         contents[f"data/{run.data.path}"] = local_content(run.data, imported)

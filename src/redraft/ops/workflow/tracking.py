@@ -15,14 +15,17 @@ from typing import Any
 from filelock import FileLock
 
 from redraft.config import fingerprint
-from redraft.files import read_json, read_json_lines, sha256, write_json
+from redraft.files import read_json_lines, sha256, write_json
 from redraft.layout import Layout
 from redraft.ops.workflow.code_hash import code_of
+from redraft.result_files import check_records, read_manifest, read_scores
 
 DIGEST = "digest"
 """Tag of a completely imported run, with the digest of its files."""
 VERSION = code_of("redraft.ops.workflow.tracking:track")
 """Part of the digest: when this code changes, all runs are imported again."""
+NEEDED = ("run", "fingerprint", "git", "configuration", "processes", "finished", "seconds")
+"""Keys of a manifest that are imported."""
 COUNTED = ("step", "epoch")
 """Keys of a record that count from 0."""
 
@@ -59,7 +62,7 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
         known[run.info.run_name].append(run)
     tracked = []
     for file in sorted((layout.folder / "runs" / paper).glob("*/seed*/manifest.json")):
-        manifest, digest = read_json(file), _digest(file.parent)
+        manifest, digest = read_manifest(file, *NEEDED), _digest(file.parent)
         name = manifest["run"]
         tracked.append({"run": name, "digest": digest})
         if [run.data.tags.get(DIGEST) for run in known[name]] != [digest]:
@@ -89,6 +92,7 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
         "commit": str(manifest["git"]["commit"]),
         "manifest": str(folder / "manifest.json"),
     }
+    check_records(folder, manifest)
     records = read_json_lines(folder / "steps.jsonl")
     times = _times(manifest, records)
     run = client.create_run(experiment, start_time=times[0], run_name=manifest["run"], tags={})
@@ -101,7 +105,7 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
     ]
     metrics.append(Metric("training_seconds", manifest["seconds"], times[-1], len(records)))
     if (folder / "scores.json").exists():
-        scores = read_json(folder / "scores.json")
+        scores = read_scores(folder)
         metrics += [
             Metric(f"accuracy.{name}", s["correct"] / s["total"], times[int(step)], int(step))
             for step, of_step in scores.items()

@@ -18,10 +18,11 @@ from redraft.config import Experiments, Run
 from redraft.config.base import GENERATION_STAGES, STEP_STAGES
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
-from redraft.files import atomic, read_json, read_json_lines, sha256, write_json
+from redraft.files import atomic, read_json_lines, sha256, write_json
 from redraft.layout import Layout
 from redraft.ops.locking.devices import devices
 from redraft.provenance import environment, git_state, hashes
+from redraft.result_files import read_manifest
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.progress import reporter
 from redraft.train.records import describe
@@ -45,7 +46,7 @@ def time_runs(preset_name: str, seed: int, file: Path, manifests: list[Path]) ->
         UserError: if a run does other work than the finished one did.
     """
     experiments, layout = Experiments(), Layout(preset_name)
-    cells = [read_json(manifest)["run"].rpartition("/seed")[0] for manifest in manifests]
+    cells = [read_manifest(manifest, "run")["run"].rpartition("/seed")[0] for manifest in manifests]
     runs = [experiments.run(cell, seed, preset_name) for cell in cells]
     report = reporter(f"side by side seed {seed}", every=5)
     models = [layout.model(run.model_role) for run in runs]
