@@ -21,6 +21,9 @@ from redraft.tasks.answers import Outcome
 SHARE = "share"
 """Quantity of a bin: the share of prompts in it."""
 
+INITIAL_PASS_RATE = "initial_pass_rate"
+"""Quantity that chooses bins: the pass rate of a training prompt under the initial policy."""
+
 KEY = ["step", "epoch", "prompt"]
 """A visit of a prompt."""
 
@@ -77,7 +80,8 @@ def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
 
 
 def of_initial(evaluated: Path, probe: str) -> pd.DataFrame | None:
-    """Pass rates of training prompts under an initial policy: column `pass_rate`, a line a prompt.
+    """Pass rates of training prompts under an initial policy, a line a prompt: columns `pass_rate` and
+    `initial_pass_rate`, which are the same.
 
     None if the policy, whose evaluation `evaluated` is (`Layout.initial`), was not sampled by the protocol `probe`.
     """
@@ -87,7 +91,7 @@ def of_initial(evaluated: Path, probe: str) -> pd.DataFrame | None:
         return None
     grades = read_parquet(file, ("benchmark", "problem", "outcome"), only=True)
     right = (grades["outcome"] == Outcome.CORRECT).groupby([grades["benchmark"], grades["problem"]]).mean()
-    return right.rename("pass_rate").reset_index()
+    return right.rename("pass_rate").reset_index().assign(**{INITIAL_PASS_RATE: right.to_numpy()})
 
 
 def quantities_of_bins(by: str, quantity: str) -> list[str]:

@@ -15,8 +15,14 @@ import numpy as np
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.prompt_frames import in_bin, of_prompts, quantities_of_bins
-from redraft.analysis.data.speculation import MEASURED, correlation, token_acceptance, token_acceptance_from
+from redraft.analysis.data.prompt_frames import INITIAL_PASS_RATE, in_bin, of_initial, of_prompts, quantities_of_bins
+from redraft.analysis.data.speculation import (
+    MEASURED,
+    correlation,
+    plain_positions,
+    token_acceptance,
+    token_acceptance_from,
+)
 from redraft.analysis.data.statistics import noise_floor
 from redraft.config.base import STEP_STAGES
 from redraft.config.decoding import BLOCK_STARTS
@@ -71,6 +77,7 @@ STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     "generation_seconds": lambda s: s["seconds.rollout"] + s["seconds.verification"] + s["seconds.assembly"],
     "without_correct_after_reuse": lambda s: s["without_correct"] - s["replayed"],
     "all_correct": lambda s: 1 - s["informative"] - (s["without_correct"] - s["replayed"]),
+    "plain_positions": plain_positions,
     "token_acceptance": token_acceptance,
     **{f"token_acceptance_from.{start}": token_acceptance_from(start) for start in BLOCK_STARTS},
 }
@@ -95,7 +102,8 @@ CORRELATED = "correlation:<number of a step>:<number of a step>"
 BIN = re.compile(r"bin@([\d.]+)-([\d.]+):(\w+):(\w+)")
 BINNED = "bin@<low>-<high>:<quantity of a prompt that chooses the bin>:<quantity of a prompt, or share>"
 """Mean over the visits of prompts in a bin, or their share: `bin@0-0.2:pass_rate_so_far:responses`. An upper edge
-of 1 belongs to the bin."""
+of 1 belongs to the bin. With `initial_pass_rate` the prompts are those that the preset's `probe` sampled with the
+initial policy, and have no visits: `bin@0-0.02:initial_pass_rate:share`."""
 
 RUN_QUANTITIES: dict[str, Reduce] = {
     "tokens_decoded": _sum("tokens_decoded"),
@@ -249,6 +257,9 @@ def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dic
     low, high, by, quantity = binned.groups()
     edges, closed = (float(low), float(high)), float(high) == 1
     chosen = runs.runs[runs.runs["cell"] == cell]
+    if by == INITIAL_PASS_RATE:
+        probed = {int(run.seed): of_initial(Path(run.initial).parent, run.probe) for run in chosen.itertuples()}
+        return {s: in_bin(p, quantity, by, edges, closed) for s, p in probed.items() if p is not None}
     found = {}
     for seed, manifest in zip(chosen["seed"], chosen["manifest"], strict=True):
         prompts = of_prompts(Path(manifest).parent, quantities_of_bins(by, quantity))
