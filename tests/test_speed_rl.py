@@ -186,10 +186,13 @@ DIFFERENT = {
 """Cells of Extra 2 in which curves and paper differ: the curves' speedup and the printed one."""
 
 
-@pytest.mark.skipif(
+all_curves = pytest.mark.skipif(
     not (CURVES / "speed-rl/7B-Math-RLOO-dataDAPO-N24.json").exists(),
     reason="all published curves are needed; REDRAFT_PUBLISHED names their folder",
 )
+
+
+@all_curves
 def test_all_twelve_curves_give_table_1_but_for_speedups_of_rounded_hours(monkeypatch):
     """What the note of Extra 2 says."""
     monkeypatch.setenv(PUBLISHED, str(CURVES))
@@ -204,6 +207,29 @@ def test_all_twelve_curves_give_table_1_but_for_speedups_of_rounded_hours(monkey
     assert shown == DIFFERENT
     never = hours.index[hours["reproduced"] == math.inf].tolist()
     assert never == [("Math-1.5B, NuminaMath (printed under DAPO-17k)", "DAPO", "dapo1k")]
+
+
+LAST_POLICIES = {
+    "1.5B-Math-RLOO-Numina-N24": ("1.5B-Math-FAST-RLOO-Numina-N4+20", -3.05),
+    "1.5B-Math-DAPO-NuminaMath-N24": ("1.5B-Math-FAST-DAPO-NuminaMath-N4+20", 0.2),
+    "7B-Math-RLOO-dataDAPO-N24": ("7B-Math-FAST-RLOO-dataDAPO-N4+20", -0.25),
+    "7B-Math-DAPO-dataDAPO-N24": ("7B-Math-FAST-DAPO-dataDAPO-N4+20", 0.85),
+    "7B-Math-RLOO-DeepScaleR-N24": ("7B-Math-FAST-RLOO-DeepScaleR-N4+20", -0.8),
+    "7B-Math-DAPO-DeepScaleR-N24": ("7B-Math-FAST-DAPO-DeepScaleR-N4+20", -1.3),
+}
+"""Baseline to its run with SPEED, and points by which the latter's last policy is above, on the mean of four sets."""
+
+
+@all_curves
+def test_the_last_policies_of_the_curves_are_as_the_note_on_accuracy_says():
+    targets = table(102).targets
+
+    def last(name):
+        file = CURVES / f"speed-rl/{name}.json"
+        return sum(100 * read_curve(file, "train_global_steps", target.fields)[-1][1] for target in targets) / 4
+
+    for baseline, (speed, points) in LAST_POLICIES.items():
+        assert last(speed) - last(baseline) == pytest.approx(points, abs=0.06), speed
 
 
 def test_both_readings_of_the_mislabelled_rows_are_compared_with_the_same_printed_numbers():
