@@ -257,6 +257,15 @@ def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_f
     plt.close("all")
     with pytest.raises(UserError, match="no such column(.|\n)*speed"):
         figure_data(figure("surface", panel | {"quantity": "speed"}), runs, paper_scale=False)
+    for content, words in (
+        (b"batch,seq,mode,ms\n1,256,on,9.5\n1,512,on,fast\n", r"line 3, ms(.|\n)*'fast'"),
+        (b"batch,seq,mode,ms\n1,256,on,1e400\n", "line 2, ms"),
+        ("batch,seq,mode,ms\n1,256,on,9.5\n".encode("utf-16"), "damaged"),
+        (b"", "damaged"),
+    ):
+        (tmp_path / "sweep.csv").write_bytes(content)
+        with pytest.raises(UserError, match=words):
+            figure_data(whole, runs, paper_scale=False)
 
 
 def test_published_curves_are_lines_and_missing_ones_say_so(runs, tmp_path, monkeypatch):

@@ -131,18 +131,21 @@ STEP_EXPECTED = {
     "without_correct_after_reuse": [UNSOLVED * value for value in VALUES],
     "all_correct": [1 - (FACTORS["informative"] + UNSOLVED) * value for value in VALUES],
     "reward": [times("reward", value) for value in VALUES],
+    "plain_positions": [1, 0, 0.25 / (0.25 + 0.75 * 1.875), math.nan, 0.5 / (0.5 + 0.5 * 1.3125), 0.4 / 4, 0.9 / 1.09],
     "token_acceptance": [0, 1, 0.5, math.nan, 0.25, 1, 0.9],
     **{f"token_acceptance_from.{start}": [math.nan] * len(VALUES) for start in BLOCK_STARTS},
     "token_acceptance_from.16": [1, 0.5, 0, math.nan, 0.25, 1, 0.9],
 }
 BLOCKS = {
     "draft_length": [3, 3, 3, 3, 2, 5, 1],
+    "speculated_passes": [0, 1, 0.75, math.nan, 0.5, 0.6, 0.1],
     "block_efficiency": [1, 4, 1.875, math.nan, 1.3125, 6, 1.9],
     "kept_from.16": [12, 7, 0, math.nan, 5, 5, 9],
     "proposed_from.16": [12, 24, 6, math.nan, 32, 5, 10],
 }
 """γ and τ = 1 + α + … + α^γ of the steps, and what blocks that began at 16 to 31 proposed and kept: τ is 4 of 4 blocks,
-1 + 7/8 of 8, 1 of 2, 1 + 5/16 of 16, 6 of 1 and 1.9 of 10."""
+1 + 7/8 of 8, 1 of 2, 1 + 5/16 of 16, 6 of 1 and 1.9 of 10. Of 10 passes of the sixth step 4 were plain: 4 of 40
+positions."""
 
 
 @pytest.mark.parametrize("quantity", [*STEP_QUANTITIES, "reward"])
@@ -185,6 +188,32 @@ def test_what_only_self_speculation_measures_is_nan_of_runs_without_it(runs):
     assert of_steps(plain, "token_acceptance_from.16", "a")["value"].isna().all()
     for quantity in STEP_QUANTITIES:
         assert of_steps(plain, quantity, "a cell without a run").empty
+
+
+def test_the_positions_before_speculation_are_those_of_the_longest_response():
+    """800 plain passes, then 1,478 blocks of 5 tokens: 9.8 % of 8,190 positions, and 35 % of the passes."""
+    steps = pd.DataFrame({"speculated_passes": [1478 / 2278], "block_efficiency": [5.0]})
+    assert STEP_QUANTITIES["plain_positions"](steps)[0] == pytest.approx(800 / 8190)
+    nothing = pd.DataFrame({"speculated_passes": [0.0], "block_efficiency": [math.nan]})
+    assert STEP_QUANTITIES["plain_positions"](nothing)[0] == 1
+
+
+def test_the_share_of_prompts_that_the_initial_policy_never_solves_is_of_its_probe(tmp_path):
+    """One of four prompts has no correct sample; a run whose preset has no probe is left out."""
+    outcomes = {0: ["incorrect", "no answer"], 1: ["correct", "incorrect"], 2: ["correct"] * 2, 3: ["correct"] * 2}
+    lines = [{"benchmark": "b", "problem": p, "outcome": o} for p, of_prompt in outcomes.items() for o in of_prompt]
+    probed = tmp_path / "initial/prompts/model@1/seed1/grades.parquet"
+    probed.parent.mkdir(parents=True)
+    pd.DataFrame(lines).to_parquet(probed)
+    initial = str(tmp_path / "initial/tiny/model@1/seed1/generations.json")
+    records = [
+        {"cell": "a", "seed": seed, "manifest": "m", "initial": initial, "probe": probe}
+        for seed, probe in ((0, "prompts"), (1, ""))
+    ]
+    runs = Runs(pd.DataFrame(records), pd.DataFrame(), pd.DataFrame())
+    assert by_seed(runs, "bin@0-0.02:initial_pass_rate:share", "a") == {0: 0.25}
+    assert by_seed(runs, "bin@0.5-1:initial_pass_rate:share", "a") == {0: 0.75}
+    assert by_seed(runs, "bin@0-0.02:initial_pass_rate:share", "b") == {}
 
 
 def test_responses_of_a_run_without_an_update_are_those_of_no_batch(runs):

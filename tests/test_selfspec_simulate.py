@@ -29,9 +29,10 @@ from redraft.lab.selfspec.simulate import (
     simulate_rollout,
     simulate_training,
 )
+from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.controller import OFF, Ladder, Roofline, Threshold, Toggle
 from redraft.selfspec.roofline import block_efficiency, block_seconds, boundary, target_seconds
-from tests.selfspec import QWEN
+from tests.selfspec import DATA, QWEN
 
 DOCS = Path(__file__).parents[1] / "docs/selfspec.md"
 ALWAYS = Speculation("always", 3, Acceptance((0.9,)))
@@ -275,6 +276,19 @@ def test_a_mean_draft_length_is_a_mixture_of_two_rungs():
     assert mixture(8.2) == pytest.approx({7: 0.4, 9: 0.6})
     assert mixture(6.6) == pytest.approx({5: 0.2, 7: 0.8})
     assert mixture(5.0) == {5: 1.0}
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the published calibration is not beside the repository")
+def test_the_page_s_second_block_is_of_the_authors_calibration():
+    lengths = parse_quantiles("0:100,50:923,90:1690,99:2495,100:8192").lengths(RESPONSES)
+    engine = SimulatedEngine(read_calibration(DATA / "a100_tp1_qwen257b.json"), 200, count=8)
+    found = simulate_rollout(lengths, engine, Speculation("roofline", 7, Acceptance((0.982,))))
+    off = simulate_rollout(lengths, engine, Speculation("off", 7, Acceptance((0.982,)))).seconds
+    line = (
+        f"roofline      {found.seconds:.1f}       {found.seconds / off - 1:.1%}   {found.slowest.turned_on_at} active"
+    )
+    assert line == "roofline      57.9       -31.2%   41 active"
+    assert line in DOCS.read_text(encoding="utf-8")
 
 
 def test_table_2_s_simulation_is_what_the_docs_say():

@@ -92,6 +92,7 @@ MISTAKES = {
         ["all three modes", "gamma 3"],
     ),
     "a line twice": (lambda rows: [*rows, rows[5]], ["measured twice", "target_decode"]),
+    "400 digits": (first(DECODE, batch="9" * 400), ["lacks a number", "batch"]),
     "two models": (first(DECODE, model="other"), ["several models", "other", "Qwen2.5-7B"]),
 }
 

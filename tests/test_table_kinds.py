@@ -355,17 +355,79 @@ def test_without_their_folder_a_replay_has_no_data(tmp_path, monkeypatch):
         ('{"seconds": 1, "val/acc/mean@4": 0.1}\n{"seconds": 2}\n', r"lacks a number(.|\n)*line 2, val/acc/mean@4"),
         ('{"seconds": 1, "val/acc/mean@4": NaN}\n', "lacks a number"),
         ('{"seconds": 2, "val/acc/mean@4": 0}\n{"seconds": 1, "val/acc/mean@4": 0}\n', r"backwards(.|\n)*>= 2"),
+        ('{"seconds": 1, "val/acc/mean@4": 31.0}\n', r"in percent instead of a share(.|\n)*line 1(.|\n)*0 to 1"),
+        ('{"seconds": -1, "val/acc/mean@4": 0}\n', r"out of range(.|\n)*line 1, seconds"),
+        ('{"seconds": 1, "val/acc/mean@4": -0.1}\n', "out of range"),
+        (
+            '{"seconds": %s, "val/acc/mean@4": 0}\n' % ("9" * 400),
+            r"lacks a number(.|\n)*line 1, seconds(.|\n)*400 char",
+        ),
+        ('{"seconds": %s, "val/acc/mean@4": 0}\n' % ("9" * 5000), r"damaged(.|\n)*line\n  value:   1"),
+        ('{"seconds": 1, "val/acc/mean@4": 1e400}\n', "lacks a number"),
+        ("[" * 100_000 + "\n", r"damaged(.|\n)*line\n  value:   1"),
+        ('{"seconds": 1, "val/acc/mean@4": 0}\n\n{"seconds": 2, "val/acc/mean@4": 0}\n', r"damaged(.|\n)*value:   2"),
+        ('{"seconds": 1, "val/acc/mean@4": 0}\n'.encode("utf-16"), r"UTF-16(.|\n)*line\n  value:   1"),
+        ('{"seconds": 1, "val/acc/mean@4": 0}\n{"é": 1}\n'.encode("latin-1"), r"another encoding(.|\n)*value:   2"),
     ],
 )
 def test_a_folder_with_a_missing_or_damaged_curve_is_one_error_and_before_anything_starts(curves, content, words):
     if content is None:
         (curves / "slow.json").unlink()
     else:
-        (curves / "slow.json").write_text(content)
+        (curves / "slow.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=words):
         replayed()
     with pytest.raises(UserError, match=words):
         check_published(Declared(TableFile(tables=[CURVES])), "made up")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_curve_and_percent_may_be_declared(curves):
+    lines = (curves / "slow.json").read_text()
+    (curves / "slow.json").write_bytes(lines.encode("utf-8-sig"))
+    assert replayed().loc[("slow", "low"), "reproduced"] == 1.5
+    percent = {"name": "low", "title": "t", "fields": ["val/*/mean@*"], "at_least": 30}
+    with pytest.raises(ValidationError, match=r"the target 30 of low is above the highest value \(1\)"):
+        declared(CURVES, targets=[percent])
+    (curves / "slow.json").write_text('{"seconds": 1800, "val/acc/mean@4": 31}\n')
+    assert replayed(declared(CURVES, targets=[percent | {"highest": 100}])).loc[("slow", "low"), "reproduced"] == 0.5
+
+
+def test_a_curve_has_the_declared_number_of_validations_and_an_optional_one_may_be_missing(curves):
+    """The slow curve reaches 0.3 at its fourth validation; without it the target would look as if never reached."""
+    slow, *others = CURVES.model_dump()["rows"]
+    table = declared(CURVES, rows=[slow | {"validations": 5}, *others])
+    assert replayed(table).loc[("slow", "low"), "reproduced"] == 1.5
+    file = curves / "slow.json"
+    whole = file.read_text().splitlines(keepends=True)
+    panel = {"title": "t", "quantity": "accuracy"} | {
+        "curves": {"folder": "authors", "files": {"a": "slow.json"}, "time": "seconds", "fields": ["val/acc/mean@4"]}
+    }
+    figures = FigureFile.model_validate({"figures": [{"number": 1, "title": "t", "x": "hours", "panels": [panel]}]})
+    for lines, words in ((whole[:3], "cut off"), (whole[:1] + whole[2:], "cut off"), (whole + whole[-1:], "longer")):
+        file.write_text("".join(lines))
+        with pytest.raises(UserError, match=rf"slow.json: (.*){words}(.|\n)*value:   {len(lines)}(.|\n)*allowed: 5"):
+            replayed(table)
+        with pytest.raises(UserError, match=words):
+            check_published(Declared(TableFile(tables=[table]), figures), "made up")
+    file.unlink()
+    optional = declared(table, rows=[slow | {"optional": True}, *others])
+    assert set(replayed(optional).loc["slow", "verdict"]) == {"no data"}
+    check_published(Declared(TableFile(tables=[optional])), "made up")
+    file.mkdir()
+    with pytest.raises(UserError, match="missing"):
+        replayed(optional)
+
+
+def declared(table, **changes):
+    return PublishedTable.model_validate(table.model_dump() | changes)
+
+
+def test_a_replayed_speedup_is_judged_against_the_printed_one_not_the_ratio_of_printed_hours(curves):
+    """Hours of 1.5 and 0.5 give 3.0; 1.5 and 0.6 are printed, whose ratio is 2.5."""
+    rows = {"vanilla": {"low": 1.5}, "speculative": {"low": 0.6, "low_speedup": 3.0, "average_speedup": 2.9}}
+    cells = replayed(**rows).loc["fast"]
+    assert (cells.loc["low_speedup", "reported"], cells.loc["low_speedup", "verdict"]) == (3.0, "agrees")
+    assert (cells.loc["average_speedup", "reported"], cells.loc["average_speedup", "verdict"]) == (2.9, "differs")
 
 
 def test_curves_that_figures_name_are_checked_too(curves):

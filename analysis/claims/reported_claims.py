@@ -1,8 +1,8 @@
 """Claims put to the paper's own tables: the same tests, on the reported values.
 
 This says nothing of any run. A reported table is one value a cell, so there is no interval; a claim is `supported`
-if its test holds for the values as printed (on the threshold is not beyond it) and the numbers that it quotes are
-those of the tables.
+if its test holds for the values as printed (a value on the threshold does if `Comparison.tie` says so) and the numbers
+that it quotes are those of the tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -148,7 +148,8 @@ def _source(tables: ReportedTables, cells: list[str]) -> ReportedValues:
 
 
 def _holds(part: Comparison) -> bool:
-    return part.values[0] > part.threshold if part.expected == "above" else part.values[0] < part.threshold
+    beyond = part.values[0] - part.threshold if part.expected == "above" else part.threshold - part.values[0]
+    return beyond > 0 or (part.tie and beyond >= -ROUNDING)
 
 
 def _show(parts: list[Comparison]) -> str:

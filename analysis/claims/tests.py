@@ -3,12 +3,13 @@ threshold. Runs and reported tables go through the same functions; a reported ta
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from scipy import stats
 
+from redraft.analysis.data.quantities import ACCURACY, AT_EQUAL, REDUCTIONS, WINDOW
 from redraft.analysis.data.statistics import NEUTRAL, estimate, paired
 from redraft.config import (
     Bound,
@@ -20,8 +21,10 @@ from redraft.config import (
     Pairs,
     Peak,
     Range,
+    Several,
     Test,
     Trend,
+    Unmeasured,
 )
 
 FEWEST = 3
@@ -47,12 +50,19 @@ class ValueSource(Protocol):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison: `values` should lie on the side `expected` (`above` or `below`) of `threshold`."""
+    """One comparison: `values` should lie on the side `expected` (`above` or `below`) of `threshold`.
+
+    Attributes:
+        tie: whether the threshold itself is on the side, as where it is a tolerance ("not more than a point below").
+        bound: `floor` or `ceiling` if all that is compared is there, so that no difference could show; else empty.
+    """
 
     label: str
     values: BySeed
     expected: str
     threshold: float
+    tie: bool = False
+    bound: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,10 @@ def comparison_set(test: Test, source: ValueSource) -> ComparisonSet:
             return _trend(test, source)
         case Fluctuation():
             return _fluctuation(test, source)
+        case Several():
+            return _several(test, source)
+        case Unmeasured():
+            return ComparisonSet([], 0, 0, [])
 
 
 def cells_of(test: Test) -> list[str]:
@@ -119,6 +133,10 @@ def cells_of(test: Test) -> list[str]:
             cells = [cell for pair in pairs for cell in pair]
         case Extreme(pair=pair, others=pairs):
             cells = [cell for each in (pair, *pairs) for cell in each]
+        case Several(tests=tests):
+            cells = [cell for each in tests for cell in cells_of(each)]
+        case Unmeasured():
+            cells = []
     return list(dict.fromkeys(cells))
 
 
@@ -127,15 +145,51 @@ def _all(parts: list[Comparison], absent: Sequence[str], summary: str = "") -> C
     return ComparisonSet(parts, len(parts), len(parts), list(absent), summary)
 
 
-def _sides(label: str, values: BySeed, test: Compare | Pairs) -> list[Comparison]:
+def _sides(label: str, values: BySeed, test: Compare | Pairs, bound: str) -> list[Comparison]:
     """One part, or two where a value should lie within a distance of the neutral one."""
-    if test.expected != "within":
-        return [Comparison(label, values, test.expected, test.threshold)]
     neutral = NEUTRAL[test.relative]
+    if test.expected != "within":
+        tolerance = test.threshold < neutral if test.expected == "above" else test.threshold > neutral
+        return [Comparison(label, values, test.expected, test.threshold, tolerance, bound)]
     return [
-        Comparison(label, values, "above", neutral - test.threshold),
-        Comparison(label, values, "below", neutral + test.threshold),
+        Comparison(label, values, "above", neutral - test.threshold, tie=True, bound=bound),
+        Comparison(label, values, "below", neutral + test.threshold, tie=True, bound=bound),
     ]
+
+
+SHARES = (
+    *("reward", "fresh_reward", "trained_reward"),
+    *("informative", "without_correct", "without_correct_after_reuse", "all_correct"),
+)
+"""Quantities of a step or a run that are shares of right answers, or of prompts by these."""
+
+
+def _largest(quantity: str) -> float | None:
+    """Largest possible value of an accuracy or a share of right answers, whose least is 0; None of another quantity."""
+    if quantity.startswith(ACCURACY) or (quantity.startswith(AT_EQUAL) and ACCURACY in quantity):
+        return 100.0
+    prefix, _, name = quantity.rpartition(":")
+    reduced = not prefix or prefix in REDUCTIONS or WINDOW.fullmatch(prefix)
+    return 1.0 if reduced and name in SHARES else None
+
+
+def _bound(quantities: Sequence[str], sides: Sequence[BySeed], margin: float = 0.0) -> str:
+    """`floor` or `ceiling` if every value of all sides is within the margin of that end; else empty.
+
+    There a difference cannot exceed the margin, whatever was learned: 0 % against 0 % is no agreement.
+    """
+    ends = {_largest(quantity) for quantity in quantities}
+    values = [value for side in sides for value in side.values()]
+    if len(ends) != 1 or not values or (largest := ends.pop()) is None:
+        return ""
+    if max(values) <= margin:
+        return "floor"
+    return "ceiling" if min(values) >= largest - margin else ""
+
+
+def _margin(test: Compare | Pairs) -> float:
+    """Tolerance of a difference; 0 for a ratio."""
+    return abs(test.threshold) if test.relative == "difference" else 0.0
 
 
 def _related(test: Compare | Pairs | Extreme, cell: str = "cell", baseline: str = "baseline") -> str:
@@ -172,19 +226,44 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
     if len(found) < min(FEWEST, len(pairs)):
         return _unanswerable(test, absent)
     on = _on(len(found), len(pairs), "pairs")
+
+    def bound(pairs: Iterable[tuple[str, str]]) -> str:
+        quantities = [test.quantity, test.over or test.quantity]
+        sides = [
+            source.values(quantity, cell) for pair in pairs for quantity, cell in zip(quantities, pair, strict=True)
+        ]
+        return _bound(quantities, sides, _margin(test))
+
     if isinstance(test, Pairs) and test.statistic == "mean":
         label = f"mean over {len(found)} pairs of {_related(test)}"
         seeds = sorted(set.intersection(*(set(values) for values in found.values())))
         means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}
-        return _all(_sides(label, means, test), absent, on)
+        return _all(_sides(label, means, test, bound(found)), absent, on)
     parts = [
         part
         for (cell, baseline), values in found.items()
-        for part in _sides(_related(test, cell, baseline), values, test)
+        for part in _sides(_related(test, cell, baseline), values, test, bound([(cell, baseline)]))
     ]
     if isinstance(test, Pairs) and test.at_least:
         return ComparisonSet(parts, test.at_least, len(pairs), absent, f"{on}at least {test.at_least} must hold: ")
     return _all(parts, absent, on)
+
+
+def _several(test: Several, source: ValueSource) -> ComparisonSet:
+    sets = [comparison_set(each, source) for each in test.tests]
+    answered = [each for each in sets if each.answerable]
+    absent = list(dict.fromkeys(cell for each in sets if not each.answerable for cell in each.absent))
+    if len(answered) < min(FEWEST, len(sets)):
+        return _unanswerable(test, absent)
+    parts = [part for each in answered for part in each.parts]
+    on = _on(len(answered), len(sets), "comparisons")
+    return ComparisonSet(parts, test.at_least, len(sets), absent, f"{on}at least {test.at_least} must hold: ")
+
+
+def _difference(label: str, quantity: str, values: BySeed, others: BySeed, expected: str) -> Comparison:
+    """Whether values are above or below others."""
+    bound = _bound([quantity], (values, others))
+    return Comparison(label, paired(values, others, "difference"), expected, 0.0, bound=bound)
 
 
 def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
@@ -192,9 +271,7 @@ def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
     if len(found) < min(FEWEST, len(test.cells)):
         return _unanswerable(test, absent)
     parts = [
-        Comparison(
-            f"{later} minus {earlier}", paired(found[later], found[earlier], "difference"), SIDE[test.expected], 0.0
-        )
+        _difference(f"{later} minus {earlier}", test.quantity, found[later], found[earlier], SIDE[test.expected])
         for earlier, later in itertools.pairwise(found)
     ]
     path = " → ".join(f"{estimate(values).mean:.4g} ({cell})" for cell, values in found.items())
@@ -208,8 +285,7 @@ def _peak(test: Peak, source: ValueSource) -> ComparisonSet:
     if not own or not found:
         return _unanswerable(test, absent)
     parts = [
-        Comparison(f"{test.cell} minus {cell}", paired(own, values, "difference"), "above", 0.0)
-        for cell, values in found.items()
+        _difference(f"{test.cell} minus {cell}", test.quantity, own, values, "above") for cell, values in found.items()
     ]
     on = _on(len(found) + 1, len(test.others) + 1, "cells")
     return _all(parts, absent, f"{on}{test.quantity}, {test.cell} claimed the highest; ")
@@ -270,24 +346,34 @@ def _trend(test: Trend, source: ValueSource) -> ComparisonSet:
             continue
         for (earlier, later), direction in zip(itertools.pairwise(range(len(found))), test.expected, strict=True):
             label = f"{test.quantities[later]} minus {test.quantities[earlier]} of {cell}"
-            parts.append(Comparison(label, paired(found[later], found[earlier], "difference"), SIDE[direction], 0.0))
+            parts.append(
+                Comparison(
+                    label,
+                    paired(found[later], found[earlier], "difference"),
+                    SIDE[direction],
+                    0.0,
+                    bound=_bound(test.quantities, (found[later], found[earlier])),
+                )
+            )
     return _all(parts, absent, _on(len(test.cells) - len(absent), len(test.cells), "cells"))
 
 
 def _fluctuation(test: Fluctuation, source: ValueSource) -> ComparisonSet:
     """Largest fall by seed from one value to the next, below zero if it always rises; needs two values."""
+    paths = {cell: source.trajectory(test.quantity, cell) for cell in (test.cell, test.baseline)}
     falls = {
         cell: {
             seed: max(earlier - later for earlier, later in itertools.pairwise(values))
-            for seed, values in source.trajectory(test.quantity, cell).items()
+            for seed, values in path.items()
             if len(values) > 1
         }
-        for cell in (test.cell, test.baseline)
+        for cell, path in paths.items()
     }
     label = f"largest fall of {test.quantity} between successive evaluations, {test.cell} minus {test.baseline}"
     values = paired(falls[test.cell], falls[test.baseline], "difference")
     absent = [cell for cell, fall in falls.items() if not fall]
-    return _all([Comparison(label, values, "above", 0.0)], absent or ([] if values else list(falls)))
+    bound = _bound([test.quantity], [dict(enumerate(each)) for path in paths.values() for each in path.values()])
+    return _all([Comparison(label, values, "above", 0.0, bound=bound)], absent or ([] if values else list(falls)))
 
 
 def _unanswerable(test: Test, absent: Sequence[str]) -> ComparisonSet:

@@ -17,7 +17,7 @@ from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.statistics import Blocks, Estimate, Family, estimate
 from redraft.analysis.data.timing import is_timed, timed_unevenly
-from redraft.config import Claim, Test
+from redraft.config import Claim, Several, Test, Unmeasured
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
 
@@ -110,7 +110,8 @@ def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list
 
 def comparisons(posed: Iterable[ClaimOnRuns]) -> Iterator[tuple[BySeed, float]]:
     """Values and threshold of every part of the claims that can be decided."""
-    return ((part.values, part.threshold) for each in posed if each.counts for part in each.comparisons.parts)
+    parts = (part for each in posed if each.counts for part in each.comparisons.parts)
+    return ((part.values, part.threshold) for part in parts if not part.bound)
 
 
 def judge(
@@ -143,6 +144,8 @@ def judge(
 
 def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
     """Why a claim cannot be decided from these runs; None if it can."""
+    if isinstance(claim.test, Unmeasured):
+        return f"not measured here: {claim.test.because}"
     if claim.scale == "paper" and not paper_scale:
         return "this cannot be decided at a scale other than the paper's"
     if any(map(is_timed, quantities_of(claim.test))) and (uneven := timed_unevenly(runs)):
@@ -152,6 +155,8 @@ def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
 
 def quantities_of(test: Test) -> list[str]:
     """The quantities that a test is about."""
+    if isinstance(test, Several):
+        return list(dict.fromkeys(quantity for each in test.tests for quantity in quantities_of(each)))
     content = test.model_dump()
     named = [content.get(name) for name in ("quantity", "over", "other")]
     return [name for name in [*named, *content.get("quantities", [])] if name]
@@ -161,7 +166,8 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks) -> dict[str, Any
     """Verdict, evidence and p-values of one claim."""
     comparisons = posed.comparisons
     if not comparisons.answerable:
-        reason = (
+        unmeasured = posed.undecidable if isinstance(posed.claim.test, Unmeasured) else None
+        reason = unmeasured or (
             f"no finished run with this quantity: {', '.join(comparisons.absent)}"
             if comparisons.absent
             else "the cells share no seed"
@@ -169,21 +175,31 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks) -> dict[str, Any
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
     estimates = [estimate(part.values, blocks) for part in comparisons.parts]
     parts = [
-        Compared(p, found, found.p_value(p.threshold)) for p, found in zip(comparisons.parts, estimates, strict=True)
+        Compared(p, found, math.nan if p.bound else found.p_value(p.threshold))
+        for p, found in zip(comparisons.parts, estimates, strict=True)
     ]
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
-    evidence = comparisons.summary + _sentence(parts, before)
+    evidence = comparisons.summary + _sentence(parts, before) + _bounded(comparisons.parts)
     plotted = {"parts": [_plotted(each) for each in parts]}
     if posed.undecidable:
         evidence += f"; {posed.undecidable}"
         return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | plotted
-    adjusted = [family.corrected(part.values, part.threshold) for part in comparisons.parts]
+    adjusted = [math.nan if part.bound else family.corrected(part.values, part.threshold) for part in comparisons.parts]
     _, p_corrected = overall(comparisons, sides, adjusted)
     after, _ = overall(comparisons, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
         evidence += f"; not significant after correction for {len(family)} comparisons (p = {p_corrected:.2g})"
     return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | plotted
+
+
+def _bounded(parts: Sequence[Comparison]) -> str:
+    """The comparisons that are not decided, since all that they compare is at the floor or the ceiling."""
+    ends = Counter(part.bound for part in parts if part.bound)
+    if not ends:
+        return ""
+    shown = ", ".join(f"{count} of {len(parts)} at the {end}" for end, count in ends.items())
+    return f"; not decided where both sides are at an end of the scale, since no difference could show ({shown})"
 
 
 def _plotted(compared: Compared) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Runs:
 
     Attributes:
         runs: cell, seed, block (`Preset.unit`), fingerprint, manifest (path), initial (path of the initial policy's
-            record), seconds.
+            record), probe (protocol by which that policy was sampled on training prompts, empty without one), seconds.
         steps: cell, seed and every number of each step's record; stages as `seconds.<stage>`, those of repeats where
             there are any (`redraft.analysis.data.collect`).
         scores: cell, seed, step (done by the graded policy; 0 is the initial one), benchmark, role, correct, total and
@@ -141,6 +141,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         own = {
             "manifest": str(manifest),
             "initial": str(initial / "generations.json"),
+            "probe": requested.probe,
             "block": requested.unit(seed),
         }
         runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | own)

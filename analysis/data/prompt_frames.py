@@ -13,7 +13,7 @@ import pandas as pd
 
 from redraft.analysis.data.collect import Runs
 from redraft.config import Panel, Run, Staged
-from redraft.config.quantities import SHARE
+from redraft.config.quantities import INITIAL_PASS_RATE, SHARE
 from redraft.errors import UserError
 from redraft.files import read_parquet
 from redraft.result_files import rollout_files
@@ -76,7 +76,8 @@ def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
 
 
 def of_initial(evaluated: Path, probe: str) -> pd.DataFrame | None:
-    """Pass rates of training prompts under an initial policy: column `pass_rate`, a line a prompt.
+    """Pass rates of training prompts under an initial policy, a line a prompt: columns `pass_rate` and
+    `initial_pass_rate`, which are the same.
 
     None if the policy, whose evaluation `evaluated` is (`Layout.initial`), was not sampled by the protocol `probe`.
     """
@@ -86,7 +87,7 @@ def of_initial(evaluated: Path, probe: str) -> pd.DataFrame | None:
         return None
     grades = read_parquet(file, ("benchmark", "problem", "outcome"), only=True)
     right = (grades["outcome"] == Outcome.CORRECT).groupby([grades["benchmark"], grades["problem"]]).mean()
-    return right.rename("pass_rate").reset_index()
+    return right.rename("pass_rate").reset_index().assign(**{INITIAL_PASS_RATE: right.to_numpy()})
 
 
 def quantities_of_bins(by: str, quantity: str) -> list[str]:

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.prompt_frames import in_bin, of_prompts, quantities_of_bins
-from redraft.analysis.data.speculation import correlation, token_acceptance, token_acceptance_from
+from redraft.analysis.data.prompt_frames import in_bin, of_initial, of_prompts, quantities_of_bins
+from redraft.analysis.data.speculation import correlation, plain_positions, token_acceptance, token_acceptance_from
 from redraft.analysis.data.statistics import noise_floor
 from redraft.config.base import STEP_STAGES
 from redraft.config.decoding import BLOCK_STARTS
@@ -27,6 +27,7 @@ from redraft.config.quantities import (
     CORRELATION,
     FIRST_REACHED,
     FORMS,
+    INITIAL_PASS_RATE,
     SECONDS,
     WINDOW,
     fields,
@@ -79,6 +80,7 @@ STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     "generation_seconds": lambda s: s["seconds.rollout"] + s["seconds.verification"] + s["seconds.assembly"],
     "without_correct_after_reuse": lambda s: s["without_correct"] - s["replayed"],
     "all_correct": lambda s: 1 - s["informative"] - (s["without_correct"] - s["replayed"]),
+    "plain_positions": plain_positions,
     "token_acceptance": token_acceptance,
     **{f"token_acceptance_from.{start}": token_acceptance_from(start) for start in BLOCK_STARTS},
 }
@@ -236,6 +238,9 @@ def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dic
     low, high, by, quantity = binned.groups()
     edges, closed = (float(low), float(high)), float(high) == 1
     chosen = runs.runs[runs.runs["cell"] == cell]
+    if by == INITIAL_PASS_RATE:
+        probed = {int(run.seed): of_initial(Path(run.initial).parent, run.probe) for run in chosen.itertuples()}
+        return {s: in_bin(p, quantity, by, edges, closed) for s, p in probed.items() if p is not None}
     found = {}
     for seed, manifest in zip(chosen["seed"], chosen["manifest"], strict=True):
         prompts = of_prompts(Path(manifest).parent, quantities_of_bins(by, quantity))

@@ -230,3 +230,16 @@ def mean_of(row: Mapping[str, float], columns: Iterable[str]) -> float:
     """The mean of some columns of a row, NaN unless it has all of them."""
     values = [row[name] for name in columns if name in row]
     return sum(values) / len(values) if values and len(values) == len(list(columns)) else float("nan")
+
+
+def speedup_of(row: Mapping[str, float], baseline: Mapping[str, float], columns: Sequence[str]) -> float:
+    """Speedup of a row over its baseline: the printed one (`<column>_speedup`), else the ratio of the printed times.
+
+    Printed times are rounded, so their ratio may differ from the speedup that the paper prints. NaN if a time was never
+    reached or is not reported.
+    """
+    printed = mean_of(row, [f"{name}_speedup" for name in columns])
+    after, before = mean_of(row, columns), mean_of(baseline, columns)
+    if math.isnan(printed) and after and math.isfinite(after):
+        printed = before / after
+    return printed if math.isfinite(printed) else math.nan

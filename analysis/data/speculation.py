@@ -40,6 +40,17 @@ def _solved(taus: pd.Series, gammas: pd.Series) -> pd.Series:
     return pd.Series(roofline.token_acceptance(kept[:, None], gamma[:, None]), index=taus.index)
 
 
+def plain_positions(steps: pd.DataFrame) -> pd.Series:
+    """Share of the longest response's positions that were decoded before speculation was switched on.
+
+    That response takes part in every pass: a plain one adds a token to it, a speculated one τ on average.
+    EfficientRollout (section 5.3) counts decoding steps so. 1 where nothing speculated; NaN where that is not measured.
+    """
+    speculated = steps["speculated_passes"]
+    tokens = speculated * steps["block_efficiency"].where(speculated > 0, 0)
+    return (1 - speculated) / (1 - speculated + tokens)
+
+
 def correlation(one: pd.Series, other: pd.Series) -> float:
     """Pearson's coefficient over the steps that have both; NaN for fewer than three or a constant."""
     both = pd.DataFrame({"one": one, "other": other}).dropna()

@@ -15,7 +15,7 @@ import pandas as pd
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.quantities import of_accuracy
-from redraft.analysis.data.reported_tables import ReportedTable, mean_of
+from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
 from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, Family, estimate, paired
 from redraft.analysis.data.timing import is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
 from redraft.analysis.tables.cell_verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
@@ -215,19 +215,23 @@ def _lacks(quantity: str, source: TableSource) -> bool:
     return not {"all", *scores["benchmark"], *scores["role"]}.issuperset(of_accuracy(quantity))
 
 
-def average_cell(line: TableLine, column: Column, cells: list[TableCell]) -> TableCell:
-    """The mean of a line's speedups, of those targets that were reached."""
-    parts = [cell for cell in cells if cell.column.in_brackets and cell.applicable]
+def average_cell(line: TableLine, column: Column, cells: list[TableCell], source: TableSource) -> TableCell:
+    """The mean of a line's speedups, of those targets that were reached; the paper's is the printed mean if it has
+    one of all these targets."""
+    speedups = [cell for cell in cells if cell.column.in_brackets]
+    parts = [cell for cell in speedups if cell.applicable]
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
-    reported = [cell.reported for cell in cells if cell.column.in_brackets and not math.isnan(cell.reported)]
+    reported = [cell.reported for cell in speedups if not math.isnan(cell.reported)]
+    of_all = bool(reported) and all(cell.column.reported for cell in speedups)
+    row = source.reported.row(lookup(source, line.row.cell), line.row.reported) if of_all else {}
     return TableCell(
         line=line,
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in sorted(seeds)},
-        reported=sum(reported) / len(reported) if reported else math.nan,
+        reported=row.get(AVERAGE, sum(reported) / len(reported) if reported else math.nan),
         cells=(line.row.cell,) if line.is_baseline else (line.row.cell, line.baseline),
         applicable=bool(parts),
-        timed=any(cell.timed for cell in cells if cell.column.in_brackets),
+        timed=any(cell.timed for cell in speedups),
         blocks=cells[0].blocks,
     )
 
@@ -261,6 +265,8 @@ def _reported(line: TableLine, column: Column, table: RunTable, source: TableSou
         return mean_of(row, column.reported)
     override = next((r.reported for r in table.rows if r.cell == line.baseline and r.at == "end"), {})
     baseline = source.reported.row(lookup(source, line.baseline), override, line.share, line.clock)
+    if relative == "speedup" and column.in_brackets:
+        return speedup_of(row, baseline, column.reported)
     if column.quantity.startswith(SPEEDUP):
         spec = source.reported.spec
         times, before = of_reported(row, spec), of_reported(baseline, spec)
@@ -317,7 +323,7 @@ def cells_of(table: RunTable, source: TableSource) -> list[TableCell]:
         own: list[TableCell] = []
         for column in table.columns:
             is_average = column.quantity == AVERAGE
-            own.append(average_cell(line, column, own) if is_average else cell_of(line, column, table, source))
+            own.append(average_cell(line, column, own, source) if is_average else cell_of(line, column, table, source))
         cells += own
     if table.mean_row:
         cells += [_mean_of([cell for cell in cells if cell.column == column]) for column in table.columns]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from redraft.analysis.data.reported_tables import ReportedTable, mean_of
+from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
 from redraft.analysis.data.statistics import PAIRINGS
 from redraft.analysis.tables.cell_verdicts import AGREES, BASELINE, DIFFERS, NO_DATA, NOT_APPLICABLE, NOT_COMPARABLE
 from redraft.analysis.tables.comparison import COLUMNS
@@ -99,10 +99,13 @@ def published_columns(table: PublishedTable) -> list[Column]:
 
 
 def _times(row: Curve, group: str, table: PublishedTable) -> list[float] | None:
-    file = curve_file(table.folder, row.file)
+    file = curve_file(table.folder, row.file, optional=row.optional)
     if file is None:
         return None
-    curves = [read_curve(file, table.time, target.fields) for target in table.targets]
+    curves = [
+        read_curve(file, table.time, target.fields, validations=row.validations, highest=target.highest)
+        for target in table.targets
+    ]
     reached = [
         [time for time, value in curve if value >= target.value(group) - ROUNDING]
         for curve, target in zip(curves, table.targets, strict=True)
@@ -121,7 +124,7 @@ def _curve_records(
     for i, target in enumerate(table.targets):
         time, claimed = line.times[i] if line.times else math.nan, mean_of(own, target.reported)
         before = baseline.times[i] if baseline and baseline.times else math.nan
-        speedup, claimed_speedup = _ratio(before, time), _ratio(mean_of(other, target.reported), claimed)
+        speedup, claimed_speedup = _ratio(before, time), speedup_of(own, other, target.reported)
         records.append(_curve_record(line, target.name, time, claimed, table.decimals))
         records.append(
             _curve_record(line, f"{target.name}_speedup", speedup, claimed_speedup, table.decimals, baseline)
@@ -129,7 +132,8 @@ def _curve_records(
         speedups.append(speedup)
         printed.append(claimed_speedup)
     if table.average:
-        records.append(_curve_record(line, AVERAGE, _mean(speedups), _mean(printed), table.decimals, baseline))
+        claimed_average = own.get(AVERAGE, _mean(printed))
+        records.append(_curve_record(line, AVERAGE, _mean(speedups), claimed_average, table.decimals, baseline))
     return records
 
 

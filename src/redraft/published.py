@@ -2,9 +2,10 @@
 
 A curve is a JSON Lines file with one object per validation; `redraft.lab.selfspec.sweep` defines sweeps. The files are
 third-party data and never part of the repository; their folder is `redraft.layout.published_data`. A missing folder
-means "no data". An existing folder must have every file that a table or figure names.
+means "no data". An existing folder must have every file that a table or figure names, except optional ones.
 """
 
+import codecs
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -17,23 +18,36 @@ from redraft.errors import UserError
 from redraft.lab.selfspec.sweep import read_sweep
 from redraft.layout import published_data
 
-Record = Mapping[str, float]
-"""One validation: numbers by key."""
+Record = Mapping[str, object]
+"""One validation: values by key, which should be numbers."""
 
 
-def read_curve(file: Path, time: str, fields: Sequence[str]) -> list[tuple[float, float]]:
+def read_curve(
+    file: Path, time: str, fields: Sequence[str], *, validations: int | None = None, highest: float = 1.0
+) -> list[tuple[float, float]]:
     """Time and value of each validation, in the order of the file; the value is the mean of the fields.
 
     Args:
-        file: JSON Lines, one object per validation.
+        file: JSON Lines in UTF-8, one object per validation.
         time: key of the time or step of a validation.
         fields: keys, in which a `*` is any text; each must match one key.
+        validations: number of validations that the authors published; unknown if None.
+        highest: largest possible value of a field, 1 for shares.
 
     Raises:
-        UserError: if the file is missing, empty or truncated, if a validation lacks a number, or if time runs
-            backwards.
+        UserError: if the file is missing, empty, damaged, not UTF-8 or of another length, if a validation lacks a
+            number or has one out of range, or if time runs backwards.
     """
     records = _records(file)
+    if validations is not None and validations != len(records):
+        shorter = len(records) < validations
+        raise UserError(
+            f"this file is {'cut off' if shorter else 'longer than the published one'} (last line: {len(records)})",
+            file=file,
+            key="validations",
+            value=len(records),
+            allowed=str(validations),
+        )
     keys = []
     for field in (time, *fields):
         found = [key for key in records[0] if fnmatchcase(key, field)]
@@ -43,7 +57,11 @@ def read_curve(file: Path, time: str, fields: Sequence[str]) -> list[tuple[float
             comparable = [key for key in found or records[0] if "best@" not in key]
             raise UserError(problem, file=file, key="field", value=field, allowed=comparable)
         keys += found
-    rows = [[_number(record, key, line, file) for key in keys] for line, record in enumerate(records, start=1)]
+    limits = [math.inf, *[highest] * len(fields)]
+    rows = [
+        [_number(record, key, limit, line, file) for key, limit in zip(keys, limits, strict=True)]
+        for line, record in enumerate(records, start=1)
+    ]
     for line, (row, later) in enumerate(pairwise(rows), start=2):
         if later[0] < row[0]:
             raise UserError(
@@ -52,16 +70,18 @@ def read_curve(file: Path, time: str, fields: Sequence[str]) -> list[tuple[float
     return [(at, math.fsum(values) / len(values)) for at, *values in rows]
 
 
-def curve_file(folder: str, name: str | None) -> Path | None:
-    """Path of a published file; None if `name` is None or the folder does not exist.
+def curve_file(folder: str, name: str | None, *, optional: bool = False) -> Path | None:
+    """Path of a published file; None if `name` is None or the folder does not exist, or an optional file does not.
 
     Raises:
-        UserError: if the folder exists and the file does not.
+        UserError: if the folder exists and a file that is not optional does not.
     """
     where = published_data() / folder
     if name is None or not where.is_dir():
         return None
     if not (where / name).is_file():
+        if optional and not (where / name).exists():
+            return None
         raise UserError(
             "this published file is missing",
             file=where,
@@ -85,17 +105,19 @@ def sweep_file(sweep: PublishedSweep) -> Path | None:
 def check_published(experiments: Experiments, paper: str) -> None:
     """Read all published files of a paper's tables and figures once, so that a fault is reported before anything
     runs."""
-    curves: list[tuple[str, str | None, str, list[str]]] = []
-    for table in experiments.tables(paper).tables:
-        if isinstance(table, PublishedTable):
-            fields = [field for target in table.targets for field in target.fields]
-            curves += [(table.folder, row.file, table.time, fields) for row in table.rows]
+    tables = [table for table in experiments.tables(paper).tables if isinstance(table, PublishedTable)]
+    lengths = {(table.folder, row.file): row.validations for table in tables for row in table.rows}
+    for table in tables:
+        for row in table.rows:
+            if file := curve_file(table.folder, row.file, optional=row.optional):
+                for target in table.targets:
+                    read_curve(file, table.time, target.fields, validations=row.validations, highest=target.highest)
     panels = [panel for figure in experiments.figures(paper).figures for panel in figure.panels]
     for shown in (panel.curves for panel in panels if panel.curves):
-        curves += [(shown.folder, name, shown.time, shown.fields) for name in shown.files.values()]
-    for folder, name, time, fields in curves:
-        if file := curve_file(folder, name):
-            read_curve(file, time, fields)
+        for name in shown.files.values():
+            if file := curve_file(shown.folder, name):
+                length = lengths.get((shown.folder, name))
+                read_curve(file, shown.time, shown.fields, validations=length, highest=shown.highest)
     for panel in panels:
         if panel.roofline and (file := sweep_file(panel.roofline)):
             read_sweep(file)
@@ -103,25 +125,47 @@ def check_published(experiments: Experiments, paper: str) -> None:
 
 def _records(file: Path) -> list[Record]:
     records: list[Record] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(_text(file).removesuffix("\n").split("\n"), start=1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # ValueError also for integers of thousands of digits
             record = None
         if not isinstance(record, dict):
             raise UserError(
                 "this line is not a JSON object; the file is truncated or damaged", file=file, key="line", value=number
             )
         records.append(record)
-    if not records:
-        raise UserError("this published file is empty", file=file)
     return records
 
 
-def _number(record: Record, key: str, line: int, file: Path) -> float:
-    value = record.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(
-            "this validation lacks a number", file=file, key=f"line {line}, {key}", value=value, allowed="a number"
-        )
-    return float(value)
+def _text(file: Path) -> str:
+    """Content of a UTF-8 file, without its byte order mark."""
+    content = file.read_bytes()
+    if not content.strip():
+        raise UserError("this published file is empty", file=file)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+    encoding = "UTF-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "another encoding"
+    raise UserError(f"this file is in {encoding}", file=file, key="line", value=line, allowed="JSON Lines in UTF-8")
+
+
+def _number(record: Record, key: str, highest: float, line: int, file: Path) -> float:
+    """The number of a key, between 0 and `highest`."""
+    found: object = record.get(key)
+    where = f"line {line}, {key}"
+    try:
+        value = math.nan if isinstance(found, bool) or not isinstance(found, int | float) else float(found)
+    except OverflowError:  # an integer of more than 308 digits
+        value = math.inf
+    if not math.isfinite(value):
+        shown = str(found)
+        text = f"{shown[:20]}... ({len(shown)} characters)" if len(shown) > 60 else found
+        raise UserError("this validation lacks a number", file=file, key=where, value=text, allowed="a finite number")
+    if not 0 <= value <= highest:
+        problem = "this value is out of range"
+        if highest == 1 < value <= 100:
+            problem += "; is it in percent instead of a share?"
+        raise UserError(problem, file=file, key=where, value=value, allowed=f"0 to {highest:g}")
+    return value

@@ -19,8 +19,10 @@ from redraft.config.claims import (
     Peak,
     Printed,
     Range,
+    Several,
     Test,
     Trend,
+    Unmeasured,
 )
 from redraft.config.data import Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
 from redraft.config.decoding import Decoding, Plain, SelfSpeculation
@@ -141,6 +143,7 @@ __all__ = [
     "RunTable",
     "Schedule",
     "SelfSpeculation",
+    "Several",
     "Speculative",
     "Speed",
     "StageTable",
@@ -154,6 +157,7 @@ __all__ = [
     "TinyModel",
     "TrainerConfig",
     "Trend",
+    "Unmeasured",
     "Vanilla",
     "VerlEngine",
     "WarmStart",

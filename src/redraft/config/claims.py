@@ -192,8 +192,45 @@ class Fluctuation(Config):
     """Cell to compare with."""
 
 
+class Several(Config):
+    """Of several comparisons, which may be of different quantities, at least n pass."""
+
+    kind: Literal["several"] = "several"
+    tests: list[Compare] = Field(min_length=2)
+    """The comparisons."""
+    at_least: int = Field(ge=1)
+    """Number of comparisons that must pass."""
+
+    @model_validator(mode="after")
+    def _countable(self) -> "Several":
+        if self.at_least > len(self.tests) or any(test.expected == "within" for test in self.tests):
+            raise ValueError(f"at_least ({self.at_least}) counts tests above or below, at most {len(self.tests)}")
+        return self
+
+
+class Unmeasured(Config):
+    """Nothing that a run of this suite measures. The claim is listed, with its numbers next to the paper's tables."""
+
+    kind: Literal["unmeasured"] = "unmeasured"
+    quantity: RunQuantity
+    """Quantity of runs that is closest; it chooses the heading on the report."""
+    because: str = Field(min_length=10)
+    """Why no run decides the claim."""
+
+
 Test = Annotated[
-    Compare | Pairs | Monotone | Peak | Extreme | Bound | Range | Correlation | Trend | Fluctuation,
+    Compare
+    | Pairs
+    | Monotone
+    | Peak
+    | Extreme
+    | Bound
+    | Range
+    | Correlation
+    | Trend
+    | Fluctuation
+    | Several
+    | Unmeasured,
     Field(discriminator="kind"),
 ]
 

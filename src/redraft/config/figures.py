@@ -84,6 +84,8 @@ class PublishedCurves(Config):
     """Factor from its unit to that of the horizontal axis."""
     fields: list[str] = Field(min_length=1)
     """Keys of the JSON objects whose mean is drawn. A `*` in a key is any text, and exactly one key must match."""
+    highest: float = Field(default=1.0, gt=0)
+    """Largest value that a field can have: 1 for shares, 100 for percent. A larger one is an error."""
 
 
 class PublishedSweep(Config):

@@ -37,6 +37,8 @@ BIN = re.compile(r"bin@(\d+\.?\d*|\.\d+)-(\d+\.?\d*|\.\d+):(\w+):(\w+)")
 """A quantity of prompts in a bin: lower and upper edge, quantity of a prompt that selects the bin, and quantity."""
 SHARE = "share"
 """Quantity of a bin: the share of prompts in it."""
+INITIAL_PASS_RATE = "initial_pass_rate"
+"""Quantity that selects a bin of the training prompts that the preset's `probe` sampled with the initial policy."""
 
 KINDS_OF_SPEEDUP = ("printed", "honest", "step", "end_to_end", "controlled")
 """Kinds of speedup (`redraft.analysis.data.timing`)."""
@@ -69,6 +71,7 @@ FIELDS = (
 """Numbers that a step's record, its diversity and its repeats may have, except the counts of schedules."""
 DERIVED = (
     *("rollout_seconds", "generation_seconds", "without_correct_after_reuse", "all_correct", "token_acceptance"),
+    "plain_positions",
     *(f"token_acceptance_from.{start}" for start in BLOCK_STARTS),
 )
 """Quantities of a step that are computed from several fields."""
@@ -209,6 +212,10 @@ def _check_bin(quantity: str) -> None:
     low, high, by, of = match.groups()
     if float(low) >= float(high):
         raise invalid(f"the lower edge ({low}) must be below the upper edge ({high})", "bin@<low>-<high>:…")
+    if by == INITIAL_PASS_RATE:
+        if of not in (SHARE, by):
+            raise invalid("prompts of the initial policy have no such quantity", f"{SHARE}, {by}")
+        return
     check_prompt(by)
     check_prompt(of, share=True)
 

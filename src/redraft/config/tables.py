@@ -235,7 +235,8 @@ class Target(Config):
     in_groups: dict[str, float] = {}
     """Group of rows to its value, if it differs from `at_least`."""
     reported: list[str] = []
-    """Column of the reported table with the hours or steps; `inf` means never."""
+    """Column of the reported table with the hours or steps; `inf` means never. The paper's speedup is in the column of
+    this name with `_speedup` at its end; without it, the ratio of the printed times."""
     decimals: Decimals | None = None
     """Decimals of hours or steps; the table's if empty."""
 
@@ -354,6 +355,11 @@ class Curve(Config):
     """Name of the row in the paper; `baseline` refers to it."""
     file: InnerPath | None = None
     """File in the table's folder; empty if the authors did not publish the curve."""
+    validations: int | None = Field(default=None, ge=1)
+    """Number of validations in the published file. A file with another number was cut off and is an error; without this
+    key, a curve that was cut between two lines looks like a target that was never reached."""
+    optional: bool = False
+    """True if the row shows "no data" without its file, instead of an error."""
     group: str = ""
     """Heading above this row. It also applies to the next rows until another heading."""
     baseline: str | None = None
@@ -367,6 +373,15 @@ class CurveTarget(Target):
 
     fields: list[str] = Field(min_length=1)
     """Keys of the JSON objects; their mean is the value. A `*` in a key is any text, and exactly one key must match."""
+    highest: float = Field(default=1.0, gt=0)
+    """Largest value that a field can have: 1 for shares, 100 for percent. A larger one is an error."""
+
+    @model_validator(mode="after")
+    def _reachable(self) -> "CurveTarget":
+        for value in (self.at_least, *self.in_groups.values()):
+            if value > self.highest:
+                raise ValueError(f"the target {value:g} of {self.name} is above the highest value ({self.highest:g})")
+        return self
 
 
 class TableWithoutRuns(AnyTable):

@@ -104,7 +104,7 @@ def read_sweep(file: Path) -> Sweep:
         UserError: if the file is missing or damaged, has several models or duplicate points, or lacks rows that a fit
             needs.
     """
-    with errors_of_reading(file, csv.Error, UnicodeDecodeError), file.open(newline="", encoding="utf-8") as handle:
+    with errors_of_reading(file, csv.Error, UnicodeDecodeError), file.open(newline="", encoding="utf-8-sig") as handle:
         reader = csv.DictReader(handle)
         if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
             raise UserError("this sweep lacks columns", file=file, key=", ".join(missing), allowed=", ".join(COLUMNS))
@@ -156,7 +156,8 @@ def _value(text: str | None, column: str, line: int, file: Path) -> Any:
     whole = COLUMNS[column] is int
     try:
         value = int(text or "") if whole else float(text or "")
-    except ValueError:
+        float(value)  # an integer of hundreds of digits is no number of sequences
+    except (ValueError, OverflowError):
         value = math.nan
     lowest = 0.0 if column in ("batch", "seq", "gamma", "std_ms") else math.ulp(0.0)
     if not (math.isfinite(value) and value >= lowest):

@@ -192,7 +192,7 @@ class Declarations:
     def published_curves(self, paper: str) -> list[Path]:
         """Existing files of the authors that tables replay."""
         tables = [table for table in self.experiments.tables(paper).tables if table.kind == "published"]
-        files = (curve_file(table.folder, row.file) for table in tables for row in table.rows)
+        files = (curve_file(table.folder, row.file, optional=row.optional) for table in tables for row in table.rows)
         return [file for file in files if file]
 
     def published_points(self, paper: str) -> list[Path]:
