@@ -5,9 +5,13 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from redraft.analysis.data.collect import Runs
 from redraft.analysis.pages.finished_report import headline_summary, pack_report, summary_text
+from redraft.analysis.pages.fragments import checked_fragment
+from redraft.analysis.pages.run_pages import views
 from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
@@ -47,6 +51,96 @@ def test_a_link_that_leads_nowhere_is_refused_and_nothing_is_written(layout, tmp
     with pytest.raises(UserError, match=r"(?s)not there.*\.\./data/a\.csv"):
         pack_report(layout, tmp_path / "shared.zip")
     assert not list(tmp_path.glob("*.zip*"))
+
+
+@pytest.mark.parametrize(
+    "link", ["../../secret.txt", "../../../secret.txt", "/etc/hostname", "../data/linked.txt", "../linked/secret.txt"]
+)
+def test_a_link_out_of_the_results_is_an_error_and_nothing_is_packed(link, layout, tmp_path):
+    """Also one through a symbolic link to a file or to a folder."""
+    for folder in (tmp_path, layout.root):
+        (folder / "secret.txt").write_text("secret")
+    (layout.folder / "data/linked.txt").symlink_to(tmp_path / "secret.txt")
+    (layout.folder / "linked").symlink_to(tmp_path)
+    (layout.pages / "more.html").write_text(f'<a href="{link}">x</a>')
+    with pytest.raises(UserError, match=r"(?s)leads out of the results.*href"):
+        pack_report(layout, tmp_path / "shared.zip")
+    assert not list(tmp_path.glob("*.zip*"))
+
+
+def test_a_page_that_is_a_link_out_of_the_results_is_an_error(layout, tmp_path):
+    (tmp_path / "secret.html").write_text("secret")
+    (layout.pages / "more.html").symlink_to(tmp_path / "secret.html")
+    with pytest.raises(UserError, match="leads out of the results"):
+        pack_report(layout, tmp_path / "shared.zip")
+
+
+def test_results_behind_a_symbolic_link_of_the_whole_folder_are_packed(layout, tmp_path):
+    layout.root.rename(tmp_path / "elsewhere")
+    layout.root.symlink_to(tmp_path / "elsewhere")
+    assert pack_report(layout, tmp_path / "shared.zip") == 5
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '<td onclick="alert(1)">1</td>',
+    '<p style="position: fixed">1</p>',
+    '<a href="javascript:alert(1)">1</a>',
+    '<a href="JaVaScRiPt:alert(1)">1</a>',
+    '<a href="//example.org/a">1</a>',
+    '<a href="../../../secret.txt">1</a>',
+    "<svg><script>alert(1)</script></svg>",
+    "<!-- <script>alert(1)</script> -->",
+    "<iframe></iframe>",
+    "<style>*{display:none}</style>",
+    "<![CDATA[<script>alert(1)</script>]]>",
+    "</section><form>",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_html_of_a_results_file_is_only_that_of_tables_and_case_studies(text, tmp_path):
+    file = tmp_path / "table01.html"
+    file.write_text(f"<table><tr><td>1</td></tr></table>{text}")
+    with pytest.raises(UserError, match=r"table01\.html"):
+        checked_fragment(file, "../tables/a")
+
+
+def test_an_accepted_fragment_keeps_its_text_and_its_links_are_moved(tmp_path):
+    file = tmp_path / "table01.html"
+    file.write_text(
+        '<td class="a">1 &lt; 2 &amp; <b>x</b></td><a href="table01.csv">d</a><a href="#r" title="&quot;">e</a>'
+    )
+    moved = '<a href="../tables/a/table01.csv">d</a><a href="#r" title="&quot;">e</a>'
+    assert checked_fragment(file, "../tables/a") == f'<td class="a">1 &lt; 2 &amp; <b>x</b></td>{moved}'
+    file.write_text('<textarea>&lt;/textarea&gt;&lt;script&gt;</textarea><svg viewBox="0 0 1 1"></svg><input checked>')
+    assert checked_fragment(file, "") == file.read_text()
+
+
+@pytest.mark.parametrize("cell", ["../../x", "a/../../x", "/tmp/x", "a/b/c", "<b>", "a..b", "{x}", "", "a\n", None])
+def test_a_cell_of_collected_runs_is_a_plain_name(cell, tmp_path):
+    """A run's page is named after it."""
+    frame = pd.DataFrame({"cell": [cell], "seed": [0], "manifest": ["m"], "step": [0]})
+    Runs(*[frame.assign(cell="grpo-spec-l0.5")] * 3).save(tmp_path)
+    assert list(Runs.load(tmp_path).runs["cell"]) == ["grpo-spec-l0.5"]
+    Runs(*[frame] * 3).save(tmp_path)
+    with pytest.raises(UserError, match="no name of a cell"):
+        Runs.load(tmp_path)
+
+
+@pytest.mark.parametrize("seed", ["0/../x", -1, 0.5])
+def test_a_seed_of_collected_runs_is_a_whole_number(seed, tmp_path):
+    frame = pd.DataFrame({"cell": ["a"], "seed": [seed], "manifest": ["m"], "step": [0]})
+    Runs(*[frame] * 3).save(tmp_path)
+    with pytest.raises(UserError, match="seeds are whole numbers"):
+        Runs.load(tmp_path)
+
+
+def test_a_manifest_of_collected_runs_is_a_file_of_the_results(layout, tmp_path):
+    frame = pd.DataFrame({"cell": ["a"], "seed": [0], "manifest": [str(tmp_path / "manifest.json")]})
+    with pytest.raises(UserError, match=r"(?s)leads out of the results.*manifest"):
+        views(layout, "spec_rl", Runs(frame, frame, frame))
 
 
 def test_without_a_report_there_is_nothing_to_share_or_to_say(tmp_path):

@@ -16,7 +16,7 @@ from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fin
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.files import atomic, numbers_of_records, read_json_lines, read_parquet
-from redraft.layout import Layout
+from redraft.layout import Layout, check_cell
 from redraft.provenance import hashes, policies_of
 from redraft.result_files import (
     SCORES,
@@ -101,9 +101,20 @@ class Runs:
 
     @classmethod
     def load(cls, folder: Path) -> "Runs":
-        """Read what `save` wrote."""
-        names = {"runs": "manifest", "steps": "step", "scores": "step"}
-        return cls(**{n: read_parquet(folder / f"{n}.parquet", ("cell", "seed", third)) for n, third in names.items()})
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: if a file is missing or damaged, or has a cell or seed that cannot be part of a path.
+        """
+        names, frames = {"runs": "manifest", "steps": "step", "scores": "step"}, {}
+        for name, third in names.items():
+            file = folder / f"{name}.parquet"
+            frames[name] = read_parquet(file, ("cell", "seed", third))
+            for cell in frames[name]["cell"].unique():
+                check_cell(cell, file)
+            if not pd.api.types.is_integer_dtype(frames[name]["seed"]) or (frames[name]["seed"] < 0).any():
+                raise UserError("seeds are whole numbers from 0 on", file=file, key="seed")
+        return cls(**frames)
 
 
 def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:

@@ -9,7 +9,7 @@ from typing import Any
 from redraft.cli.terminal import filled
 from redraft.errors import UserError
 from redraft.files import atomic
-from redraft.layout import Layout
+from redraft.layout import Layout, check_inside
 from redraft.result_files import OBJECT, read_with_hash
 
 
@@ -65,7 +65,7 @@ def pack_report(layout: Layout, file: Path) -> int:
     The zip has one folder, named after the preset; `report.html` in it is the page to open.
 
     Raises:
-        UserError: if there is no report, or it links to a file that is not there.
+        UserError: if there is no report, or it links to a file that is not there or not in the preset's folder.
     """
     if not layout.report.exists():
         raise UserError(
@@ -73,10 +73,12 @@ def pack_report(layout: Layout, file: Path) -> int:
         )
     paths = set()
     for page in [layout.report, *layout.pages.rglob("*.html")]:
-        path = page.relative_to(layout.folder).as_posix()
+        path = check_inside(page, layout.folder, page, "page").relative_to(layout.folder).as_posix()
         paths.add(path)
         for link in _Links(page.read_text(encoding="utf-8")).links:
+            # Up from a folder that a symbolic link leads to is another folder: names are joined as a browser does.
             linked = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+            check_inside(layout.folder / linked, layout.folder, page, "href")
             if not (layout.folder / linked).is_file():
                 raise UserError(
                     "a page links to a file that is not there",

@@ -1,8 +1,6 @@
 """A paper's results as the pages need them: each is read on first use and cached."""
 
 import math
-import posixpath
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +19,7 @@ from redraft.analysis.pages import headline
 from redraft.analysis.pages.cell_labels import cell_labels
 from redraft.analysis.pages.claims_page import counts, read_claims
 from redraft.analysis.pages.figure_page import figure_fragment
+from redraft.analysis.pages.fragments import checked_fragment
 from redraft.analysis.pages.run_pages import RunView, link, views
 from redraft.analysis.tables.cell_verdicts import MISSING
 from redraft.analysis.tables.files import read_table
@@ -50,7 +49,7 @@ class Paper:
     @cached_property
     def run_views(self) -> list[RunView]:
         """The same, as pages show them."""
-        return views(self.name, self.runs)
+        return views(self.layout, self.name, self.runs)
 
     @property
     def title(self) -> str:
@@ -182,7 +181,7 @@ class Paper:
         if declared is None:
             return None
         file = self.layout.cases(self.name).with_suffix(".html")
-        html = file.read_text(encoding="utf-8") if file.exists() else ""
+        html = checked_fragment(file, "") if file.exists() else ""
         return {"numbers": declared.numbers, "run": f"{declared.cell} seed {self.preset.seeds[0]}", "html": html}
 
     @property
@@ -229,9 +228,4 @@ class Paper:
 
     def _fragment(self, file: Path) -> str:
         """A rendered fragment with links relative to the pages' folder."""
-        folder = link(self.layout, file.parent)
-
-        def moved(match: re.Match[str]) -> str:
-            return f'href="{posixpath.normpath(posixpath.join(folder, match[1]))}"'
-
-        return re.sub(r'href="([^"#:][^":]*)"', moved, file.read_text(encoding="utf-8"))
+        return checked_fragment(file, link(self.layout, file.parent))

@@ -15,7 +15,7 @@ from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.words import words
 from redraft.analysis.tables.render import number
 from redraft.config import id_of
-from redraft.layout import Layout
+from redraft.layout import Layout, check_inside
 from redraft.result_files import read_manifest
 
 DATA = ("steps.jsonl", "scores.json", "diversity.parquet", "manifest.json")
@@ -74,8 +74,15 @@ def link(layout: Layout, path: Path | str) -> str:
     return "../" + Path(path).relative_to(layout.folder).as_posix()
 
 
-def views(paper: str, runs: Runs) -> list[RunView]:
-    """All finished runs of a paper."""
+def views(layout: Layout, paper: str, runs: Runs) -> list[RunView]:
+    """All finished runs of a paper.
+
+    Raises:
+        UserError: if the manifest of one is not in the preset's folder.
+    """
+    collected = layout.collected(paper) / "runs.parquet"
+    for manifest in runs.runs["manifest"]:
+        check_inside(Path(str(manifest)), layout.folder, collected, "manifest")
     rewards = {cell: by_seed(runs, "fresh_reward", cell) for cell in runs.runs["cell"].unique()}
     return [
         RunView(

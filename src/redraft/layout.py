@@ -22,6 +22,8 @@ MISSING = {
 }
 _PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.@{}*-]*")
 """Part of a path: a configured name, a `{wildcard}` of a rule or the `*` of a pattern, without `..`, `/` and `~`."""
+_CELL = re.compile(r"([a-z0-9_]+/)?[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+"""Name of a cell, or its id `paper/cell`."""
 
 
 def code_root() -> Path:
@@ -206,3 +208,39 @@ def _part(key: str, name: str) -> str:
             allowed="letters, digits, _, -, @ and single dots",
         )
     return name
+
+
+def check_cell(name: object, file: Path) -> str:
+    """The name of a cell, or its id `paper/cell`, which a results file contains; pages and links are named after it.
+
+    Raises:
+        UserError: if it is another text, which could lead out of the results.
+    """
+    if not isinstance(name, str) or not _CELL.fullmatch(name):
+        raise UserError(
+            "this is no name of a cell",
+            file=file,
+            key="cell",
+            value=name,
+            allowed="letters, digits, _, - and single dots, or two such names joined by a slash",
+            hint="a results file of someone else may have been changed; collect the runs again",
+        )
+    return name
+
+
+def check_inside(path: Path, folder: Path, file: Path, key: str) -> Path:
+    """A path that a results file contains, which has to lead into a folder of results, also through symbolic links.
+
+    Raises:
+        UserError: if it leads out of the folder.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(
+            "this path leads out of the results",
+            file=file,
+            key=key,
+            value=str(path),
+            allowed=f"files in {folder}",
+            hint="a results file of someone else may have been changed; make it again",
+        )
+    return path
