@@ -22,19 +22,19 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
     """Train one run from its last checkpoint, if there is one; the manifest is written last."""
     git = git_state()  # now, since someone may go on editing while this trains
     run = Experiments().run(cell_id, seed, preset_name)
-    _check_benchmarks(preset_name, run)
+    _check_benchmarks(preset_name, cell_id)
     log = folder / "log.txt"
     with lease(folder, run_fingerprint(run), log) as held, devices(run.engine.gpus, str(folder)) as taken:
         held.record_devices(taken)
         _train(run, model, folder, git, held)
 
 
-def _check_benchmarks(preset_name: str, run: Run) -> None:
-    """Read the user's problem files that policies of this run will be evaluated on: a mistake is an error now, not
+def _check_benchmarks(preset_name: str, cell_id: str) -> None:
+    """Read the user's problem files on which the policies will be evaluated, so that a mistake ends the job now, not
     after training."""
     from redraft.tasks.problems import check_answers, load_problems
 
-    for name, benchmark in Experiments().preset_of(preset_name, f"{run.paper}/{run.cell}").benchmarks.items():
+    for name, benchmark in Experiments().preset_of(preset_name, cell_id).benchmarks.items():
         if isinstance(benchmark.data, ProblemFile):
             check_answers(load_problems(benchmark.data), benchmark.grading, name)
 
