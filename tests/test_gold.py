@@ -86,17 +86,32 @@ def test_answers_are_right_without_dollars_as_dfrac_and_with_blanks(name):
     assert {kind: failures(pairs, Outcome.CORRECT) for kind, pairs in changed.items()} == {kind: [] for kind in forms}
 
 
+NOTATIONS = {
+    "sentence": "{}.",
+    "style": "\\displaystyle {}",
+    "bold": "\\mathbf{{{}}}",
+    "bold symbols": "\\boldsymbol{{{}}}",
+    "equality": "= {}",
+}
+
+
+@every_set
+def test_answers_are_right_in_any_notation_that_changes_looks_alone(name):
+    pairs = {kind: [(box(form.format(a)), a) for a in answers(name)[::10]] for kind, form in NOTATIONS.items()}
+    assert {kind: failures(own, Outcome.CORRECT) for kind, own in pairs.items()} == {kind: [] for kind in NOTATIONS}
+
+
 AS_TEXT = {
     "math500": [],
     "minerva_math": [
         "np.arcsin(10/13)",
         "\\frac{dM}{dt}=\\frac{10^{5} L_{\\odot}}{0.007 c^{2} M_{\\odot}^{6}} M^{6}",
-        "-1./3",
-        "-3./2",
-        "\\hbar \\omega(v+1 / 2)-\\frac{E_{0}^{2} e^{2}}{2 m \\omega^{2}}",
-        "E_{1},E_{2}",
     ],
-    "olympiadbench": ["$m_{\\max }=n^{2}-n-1$", "$t(0,4]$"],
+    "olympiadbench": [
+        "$m_{\\max }=n^{2}-n-1$",
+        "$f(x)=a x+b$, where $b$ is an arbitrary integer, and $a$ is an arbitrary positive integer with $\\mho(a)=0$",
+        "$t(0,4]$",
+    ],
     "gsm8k": [],
 }
 """Answers that math-verify parses as no expression, so that only the same text is right."""
@@ -111,11 +126,7 @@ def test_answers_that_only_the_same_text_matches_are_known_and_documented(name):
     assert all(f"`{answer}`" in DOCS for answer in found)
 
 
-SOLUTIONS = {
-    "aime24": [("no answer", "", "204"), ("wrong", "104.", "104"), ("wrong", "\\textbf{(073)}", "073")],
-    "math500": [],
-    "minerva_math": [],
-}
+SOLUTIONS = {"aime24": [("no answer", "", "204")], "math500": [], "minerva_math": []}
 """Solutions that are not graded right: the content of the last box, and the answer."""
 
 
@@ -170,11 +181,7 @@ def test_numbers_with_another_sign_or_off_by_one_are_wrong(name):
             assert grade(box(negated), answer).outcome is Outcome.WRONG, (negated, answer)
 
 
-NEITHER_SIGN_NOR_SUM = {
-    "math500": [],
-    "minerva_math": ["\\frac{1}{3} E_{1}+\\frac{2}{3} E_{2}"],
-    "olympiadbench": ["$N=n$", "$(-\\frac{1}{2}, \\frac{7}{2})$", "$(\\frac{1}{4}, \\frac{1}{27})$"],
-}
+NEITHER_SIGN_NOR_SUM = {"math500": [], "minerva_math": [], "olympiadbench": ["$N=n$"]}
 """Answers for which the negative, or the value plus one, is wrongly taken for right."""
 
 
@@ -193,19 +200,15 @@ def test_expressions_with_another_sign_or_one_more_are_wrong_but_for_known_ones(
 SCIENTIFIC = re.compile(r"(-?[\d.]+)e([-+]?\d+)")
 
 
-def test_minerva_s_numbers_in_scientific_notation_are_right_as_powers_of_ten_but_for_tiny_ones():
+def test_minerva_s_numbers_in_scientific_notation_are_right_as_powers_of_ten():
     found = [(a, match) for a in answers("minerva_math") if (match := SCIENTIFIC.fullmatch(a))]
     assert len(found) == 58
-    wrong = []
     for answer, match in found:
         mantissa, exponent = match[1], int(match[2])
-        if compare(f"{mantissa} \\times 10^{{{exponent}}}", answer) is not Outcome.CORRECT:
-            wrong.append(answer)
+        assert compare(f"{mantissa} \\times 10^{{{exponent}}}", answer) is Outcome.CORRECT, answer
         for other in (f"{mantissa} \\times 10^{{{exponent + 1}}}", f"{2 * float(mantissa)} \\times 10^{{{exponent}}}"):
             assert compare(other, answer) is Outcome.WRONG, (other, answer)
         assert compare(f"-{mantissa} \\times 10^{{{exponent}}}", answer) is Outcome.WRONG
-    assert wrong == ["2.88e-19", "1.325e-27", "4.6e-24"]
-    assert all(f"`{answer}`" in DOCS for answer in wrong)
 
 
 def test_letters_of_mmlu_stem():

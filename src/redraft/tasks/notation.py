@@ -7,6 +7,7 @@ math-verify, and `docs/grading.md` lists what becomes of it.
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 
 _BLANK = r"(?:\\[,;:!> ]|~|\s)"
 ARGUMENT = r"\{((?:\\.|[^{}\\]|\{(?:\\.|[^{}\\]|\{(?:\\.|[^{}\\])*+\})*+\})*+)\}"
@@ -145,6 +146,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
 )
 
 
+@lru_cache(maxsize=1 << 14)
 def rewrite(content: str) -> str:
     """The content of a box in notation that math-verify reads with the same meaning."""
     content = _without_end(content)

@@ -1,0 +1,206 @@
+"""Notations that the grader rewrites before math-verify reads them: right answers are right, and no other is."""
+
+import time
+
+import pytest
+
+from redraft.tasks.answers import GradedAnswer, Outcome, boxed
+from redraft.tasks.grading import compare, grade
+from redraft.tasks.notation import rewrite
+
+RIGHT = [
+    # Sentences, styles, colours, bold
+    ("5", "5."),
+    ("5", "5,"),
+    ("5", "$5.$"),
+    ("5", "5\\\\"),
+    ("5", "= 5"),
+    ("5", "**5**"),
+    ("5", r"\textbf{5.}"),
+    ("5", r"{\bf 5}"),
+    ("5", r"\bf 5"),
+    ("5", r"\mathbf 5"),
+    ("5", r"\textstyle 5"),
+    ("5", r"\underline{5}"),
+    ("5", r"\textcolor{red}{5}"),
+    ("5", r"\color{red} 5"),
+    ("5", r"\fbox{5}"),
+    ("5", r"\phantom{0}5"),
+    ("073", r"\textbf{(073)}"),
+    ("073", r"\text{(073)}"),
+    ("12.5", r"\text{\$12.50}"),
+    (r"\frac12", r"\mathbf{\frac12}"),
+    (r"\frac12", r"\boldsymbol{\frac{1}{2}}"),
+    (r"\frac12", r"\bm{\frac{1}{2}}"),
+    (r"\text{even}", r"\textbf{even}"),
+    (r"\text{(C)}", r"\textbf{(C)}"),
+    ("(1,2)", r"\bigl(1,2\bigr)"),
+    # Upright i, e and pi, which are no units; the imaginary unit
+    ("6-5i", r"6-5\mathrm{i}"),
+    ("6-5i", r"6-5\text{i}"),
+    ("6-5i", r"6-5{\rm i}"),
+    ("6-5i", r"-5\imath+6"),
+    ("2e", r"2\mathrm{e}"),
+    ("e^2", r"\mathrm{e}^{2}"),
+    (r"4\pi", r"4\mathrm{\pi}"),
+    (r"3\mathbf{i}+4\mathbf{j}", "3i+4j"),
+    ("2i", r"2\cdot i"),
+    ("2i", "(1+i)^2"),
+    ("-1", r"e^{i\pi}"),
+    ("x=1+i", "i+1"),
+    ("1+i,1-i", r"1\pm i"),
+    ("(1,2i)", "(1, 2i)"),
+    (r"\text{(i)}", "(i)"),
+    # Degrees, percentages, units
+    ("90", r"90\degree"),
+    ("90", "90°"),
+    ("90", r"90^{\degree}"),
+    ("20", "20°C"),
+    ("50", r"50.0\%"),
+    ("12.5", r"12.5\%"),
+    ("-12.5", r"-12.5\%"),
+    ("50.0", r"50\%"),
+    (r"12.5\%", "12.5"),
+    (r"33\frac13", r"33\frac{1}{3}\%"),
+    (r"\frac13", r"33\frac{1}{3}\%"),
+    (r"\frac{1}{200}", r"\frac12\%"),
+    ("0.5", r"50.0\%"),
+    ("50", r"50\,\%"),
+    ("5", r"5~\mathrm{cm}"),
+    ("5", r"5 \mathrm{~m} \mathrm{~s}^{-1}"),
+    ("5", r"5\text{ m}^{2}"),
+    ("5", r"5\mathrm{\,m}/\mathrm{s}"),
+    ("1", r"1^{\text{st}}"),
+    # Products side by side, mixed numbers, digits in groups, repeating decimals
+    ("8", "2(4)"),
+    ("26000", "1000(26)"),
+    ("8", "(2)(4)"),
+    ("-6", "(-3)(2)"),
+    ("24", "2(3)(4)"),
+    ("1", r"2\left(\frac12\right)"),
+    ("12", r"2\binom{4}{2}"),
+    ("18", r"\binom42\binom31"),
+    ("3", r"\binom{4}{2}\frac{1}{2}"),
+    ("10", r"\frac{4}{2}(5)"),
+    ("2.5", r"2\frac{1}{2}"),
+    ("-2.5", r"-2\tfrac12"),
+    ("2.5", "2 1/2"),
+    ("2.5", "2½"),
+    ("1234567", r"1\,234\,567"),
+    ("1234", "1 234"),
+    ("1234", r"1\text{,}234"),
+    (r"\frac13", r"0.\overline{3}"),
+    (r"0.1\overline{6}", r"\frac16"),
+    (r"\frac13", r"0.\dot{3}"),
+    # Powers of ten
+    ("8.7e8", "870000000"),
+    ("8.7e8", r"8.7 \times 10^8\text{ m}"),
+    ("2.88e-19", r"2.88 \times 10^{-19}"),
+    ("2 \\times 10^{-19}", "2e-19"),
+    ("x=4.5e33", "4.5e33."),
+    ("0.0000001", "10^{-7}"),
+    ("-\\frac13", "-1./3"),
+    # Braces, sets and others
+    (r"\{1,2\}", r"\left\lbrace 1,2\right\rbrace"),
+    (r"\emptyset", r"\varnothing"),
+    (r"\langle1,2\rangle", r"\left\langle 1, 2\right\rangle"),
+    (r"\langle1,2\rangle", "(1,2)"),
+    ("E_1,E_2", "E_{1}, E_{2}"),
+    ("x^{2}", "x^((1+3)/2)"),
+    (r"\sqrt{12}", "√12"),
+    (r"\frac{1}{2^{100}}", "2^{-100}"),
+    (r"\frac{2^{100}-1}{2^{100}}", r"1-\frac{1}{2^{100}}"),
+    (r"\frac{1}{2598960}", "0.00000038477"),
+]
+WRONG = [
+    ("6", "2(4)"),
+    ("1026", "1000(26)"),
+    ("6", "(2)(4)"),
+    ("-5", "(-3)(2)"),
+    ("9", "2(3)(4)"),
+    ("2.5", r"2\left(\frac12\right)"),
+    ("8", r"2\binom{4}{2}"),
+    ("9", r"\binom42\binom31"),
+    ("1.5", "2 1/2"),
+    ("13", "4 2 7"),
+    ("75", "45^\\circ 30'"),
+    ("235", r"1\,234"),
+    ("0.5", r"0.5\%"),
+    ("5000", r"50\%"),
+    (r"5000\%", r"50.0\%"),
+    ("4", r"4\mathrm{\pi}"),
+    ("2", r"2\mathrm{e}"),
+    ("6", r"6-5\mathrm{i}"),
+    ("2", r"2\mathbf{a}+\frac12"),
+    (r"\frac13\pi r^2", r"\frac13\pi r^2 h"),
+    (r"6\text{ if even}, 7\text{ if odd}", "6"),
+    (r"5\text{ ft }6\text{ in}", "5"),
+    (r"\frac{2^{100}-1}{2^{100}}", r"\frac{1}{2^{100}}"),
+    (r"\frac{1}{2^{100}}", r"\frac{1}{2^{99}}"),
+    (r"\frac{\pi}{10^{20}}", r"\frac{3\pi}{10^{20}}"),
+    ("(10^{-20},1)", "(10^{-21},1)"),
+    (r"\{10^{-20},1\}", r"\{10^{-21},1\}"),
+    ("x=10^{-20}", "x=10^{-21}"),
+    ("x>10^{-20}", "x>10^{-21}"),
+    ("e^{-50}", "e^{-60}"),
+    (r"\frac{1}{100!}", r"\frac{1}{101!}"),
+    (r"1-\left(\frac56\right)^{300}", r"1-\left(\frac56\right)^{301}"),
+    (r"\sqrt{2}+10^{-20}", r"\sqrt{2}"),
+    ("0.0000001", "0.0000002"),
+    ("2.88e-19", r"2.89 \times 10^{-19}"),
+    ("1e-19", "2e-19"),
+    (r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"-\left(\frac{1}{3} E_{1}+\frac{2}{3} E_{2}\right)"),
+    (r"(-\frac12, \frac72)", r"(-\frac12, \frac72)+1"),
+]
+
+
+@pytest.mark.parametrize(("answer", "content"), RIGHT)
+def test_a_right_answer_in_another_notation_is_right(answer, content):
+    assert compare(content, answer) is Outcome.CORRECT
+
+
+@pytest.mark.parametrize(("answer", "content"), WRONG)
+def test_another_value_is_wrong(answer, content):
+    assert compare(content, answer) is Outcome.WRONG
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"\boxed{\{1,2\}} or }", r"\{1,2\}"),
+        (r"\boxed{\left. x \right\}}", r"\left. x \right\}"),
+        (r"\boxed{a \\ b\\}", r"a \\ b\\"),
+        (r"\boxed{\text{\{}5}", r"\text{\{}5"),
+        (r"\boxed {5}", "5"),
+        (r"$\boxed 2$", "2"),
+        (r"\boxed 42.", "42"),
+        (r"\boxed -1,234.5 \)", "-1,234.5"),
+        (r"$\boxed 1/2$ and so on", "1/2"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{1} as the `\boxed` command says", "1"),
+        (r"\boxed 2x$", None),  # what belongs to the box is not certain
+        (r"\boxed 2 + 3$", None),
+        (r"\boxed\frac12$", None),
+        (r"\boxed{1\}", None),  # the brace is printed, so the box is open
+    ],
+)
+def test_the_content_of_a_box_as_tex_reads_braces(text, content):
+    assert boxed(text) == content
+
+
+def test_a_piecewise_answer_is_read_and_compared_as_text():
+    piecewise = r"\left\{\begin{array}{ll}0 & x<0\\ 1 & x\ge 0\end{array}\right."
+    assert grade(f"\\boxed{{ {piecewise} }}", piecewise) == GradedAnswer(Outcome.CORRECT, piecewise)
+    assert grade(f"\\boxed{{{piecewise}}}", "1").outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize(
+    "content",
+    [", " * 50_000 + "1", " " * 100_000 + "1 ", "1 234 " * 20_000 + "x", r"\textbf{" * 20_000, "^(" * 30_000]
+    + ["\\" * 100_001, ".," * 50_000, "1 1/" * 25_000, "$" * 100_000, r"1^{\text{" * 20_000, r"\langle " * 12_000],
+)
+def test_rewriting_takes_no_time_that_grows_with_the_square_of_the_length(content):
+    began = time.process_time()
+    rewrite(content)
+    assert time.process_time() - began < 2
