@@ -270,6 +270,7 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
     assert "SPEC-RL (GRPO, ℓ = e^0.5) decodes 59.7 % [" in first
     assert "Compare only relative numbers, such as ratios, with the paper." in first
+    assert "Those with finished runs belong to 2 blocks;" in first, "the two seeds that were run, of five blocks"
     summary = read_json(campaign / "results/tiny/report/summary.json")
     headline = summary["papers"]["spec_rl"]["headlines"][0]
     assert headline["mean"] == pytest.approx(59.7, abs=0.2)

@@ -37,6 +37,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         "preset": preset,
         "papers": shown,
         "blocks": preset.blocks,
+        "blocks_run": len({preset.unit(run.seed) for paper in shown for run in paper.run_views}),
         "commits": sorted(
             {(m["git"]["commit"] or "no commit")[:12] + " with changes" * bool(m["git"]["modified"]) for m in manifests}
         ),
