@@ -9,6 +9,7 @@ from contextlib import chdir, redirect_stdout
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -219,6 +220,15 @@ def test_a_run_as_json_has_its_quantities_by_seed_and_its_jobs_write_to_standard
     accuracies = {row["seed"]: row["value"] for row in found["rows"] if row["quantity"] == "accuracy:all"}
     assert accuracies == {0: 75.0, 2: 25.0}
     assert "--forcerun collect" in found["notes"][0]
+
+
+def test_rollouts_that_exceed_the_memory_are_refused_before_any_job(folder, monkeypatch, mistake):
+    (folder / "Snakefile").touch()
+    monkeypatch.setattr("redraft.ops.workflow.call.call", lambda *_: pytest.fail("a job was started"))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1000))
+    text = mistake(folder, "run", CELLS[0])
+    assert "do not fit into this machine's memory" in text
+    assert "GiB" in text
 
 
 def test_a_run_whose_jobs_fail_ends_with_their_exit_code_and_prints_no_quantities(folder, monkeypatch, capsys):
