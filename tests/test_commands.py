@@ -9,6 +9,7 @@ from contextlib import chdir, redirect_stdout
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -91,7 +92,7 @@ def test_a_file_with_a_mistake_is_named_behind_the_cells_of_the_others(folder, m
     file = folder / "experiments/ar3po/cells.yaml"
     file.write_text(file.read_text().replace("title:", "titel:"))
     text = mistake(folder, "list")
-    assert "ar3po/cells.yaml: Extra inputs are not permitted" in text
+    assert "ar3po/cells.yaml: there is no such key" in text
     assert "titel" in text
     assert "title" in text.partition("allowed:")[2]
 
@@ -119,7 +120,9 @@ def test_a_variant_is_shown_and_costed_and_kept_nowhere(folder, mistake):
     assert found["rows"][0]["hours"] == pytest.approx(2 * usual["hours"], rel=0.2), "of groups twice as large"
     assert not (folder / "experiments/own").exists()
     for command in ("show", "cost"):
-        assert "--set: Extra inputs" in mistake(folder, command, "spec_rl/grpo-vanilla", "--set", "trainer.groups=1")
+        assert "--set: there is no such key" in mistake(
+            folder, command, "spec_rl/grpo-vanilla", "--set", "trainer.groups=1"
+        )
 
 
 def test_costs_at_a_scale_that_was_timed_elsewhere_say_so_and_others_are_unknown(folder):
@@ -219,6 +222,15 @@ def test_a_run_as_json_has_its_quantities_by_seed_and_its_jobs_write_to_standard
     accuracies = {row["seed"]: row["value"] for row in found["rows"] if row["quantity"] == "accuracy:all"}
     assert accuracies == {0: 75.0, 2: 25.0}
     assert "--forcerun collect" in found["notes"][0]
+
+
+def test_rollouts_that_exceed_the_memory_are_refused_before_any_job(folder, monkeypatch, mistake):
+    (folder / "Snakefile").touch()
+    monkeypatch.setattr("redraft.ops.workflow.call.call", lambda *_: pytest.fail("a job was started"))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1000))
+    text = mistake(folder, "run", CELLS[0])
+    assert "do not fit into this machine's memory" in text
+    assert "GiB" in text
 
 
 def test_a_run_whose_jobs_fail_ends_with_their_exit_code_and_prints_no_quantities(folder, monkeypatch, capsys):

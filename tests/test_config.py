@@ -995,3 +995,10 @@ def test_skipped_problems_and_another_origin_are_told_apart():
     ]
     assert prints[0] != prints[1]
     assert prints[0] == prints[2]
+
+
+def test_the_least_memory_of_a_step_counts_all_rollouts_and_drafts():
+    run = Experiments(ROOT).run("spec_rl/grpo-spec-l0.5", 0, "tiny")
+    assert run.reuse.retention.visits == 1
+    rollouts = run.trainer.prompts_per_step * run.trainer.group_size
+    assert run.least_bytes == 2 * 1024 * rollouts

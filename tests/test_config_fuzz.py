@@ -95,14 +95,16 @@ def root(tmp_path, monkeypatch):
 
 
 def reading_once():
-    """`read_yaml` that parses a content once, since most files of a mutant are the original ones."""
+    """`read_yaml` that parses the original files once."""
     parsed = {}
 
     def read(file):
-        key = (file, file.read_bytes() if file.is_file() else b"")
-        if key not in parsed:
-            parsed[key] = read_yaml(file)
-        return parsed[key]
+        original = ROOT / "experiments" / file.absolute().as_posix().partition("/experiments/")[2]
+        if not (file.is_file() and original.is_file() and file.read_bytes() == original.read_bytes()):
+            return read_yaml(file)
+        if file not in parsed:
+            parsed[file] = read_yaml(file)
+        return parsed[file]
 
     return read
 

@@ -1,5 +1,6 @@
 """Mistakes in tables, claims and figures are reported when they are read, with the key and the closest names."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,11 +13,13 @@ from redraft.analysis.data.prompt_frames import PROMPT_QUANTITIES
 from redraft.analysis.data.quantities import REDUCTIONS, RUN_QUANTITIES, STEP_QUANTITIES
 from redraft.analysis.data.timing import KINDS
 from redraft.analysis.tables.table_columns import expand
+from redraft.cli.app import main
 from redraft.config import Experiments, TableWithoutRuns, quantities
 from redraft.config.figures import LINES, Figure
 from redraft.config.quantities import check_run
 from redraft.errors import UserError
 from redraft.methods.schedule import ScheduleMethod
+from redraft.ops.workflow.plan import check_paper
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
@@ -212,3 +215,59 @@ def test_a_panel_over_epochs_has_no_accuracy():
         TypeAdapter(Figure).validate_python(content)
     for x in set(LINES) - {"epoch"}:
         TypeAdapter(Figure).validate_python(content | {"x": x})
+
+
+def called(folder, monkeypatch, capsys, *arguments):
+    """Exit code, standard output and standard error of a command in a folder."""
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    printed = capsys.readouterr()
+    return end.value.code or 0, printed.out, printed.err
+
+
+def test_check_prints_the_first_mistake_of_each_paper(folder, monkeypatch, capsys):
+    code, out, err = called(folder, monkeypatch, capsys, "check")
+    assert (code, err) == (0, "")
+    assert "no mistake in" in out
+    for paper, old, new in (
+        ("spec_rl", "quantity: tokens_decoded", "quantity: tokens_decodd"),
+        ("speed_rl", "reported: [", "reported: [x"),
+    ):
+        file = folder / f"experiments/{paper}/tables.yaml"
+        file.write_text(file.read_text().replace(old, new, 1))
+    code, out, err = called(folder, monkeypatch, capsys, "check")
+    assert (code, out, err.count("error:")) == (2, "", 2)
+    assert "spec_rl/tables.yaml: no such quantity of a run" in err
+    assert "speed_rl/tables.yaml: table 1 of the paper has no such column" in err
+    code, out, _ = called(folder, monkeypatch, capsys, "check", "--json")
+    assert code == 2
+    rows = {row["paper"]: row["mistake"] for row in json.loads(out)["rows"]}
+    assert [paper for paper, mistake in rows.items() if mistake] == ["spec_rl", "speed_rl"]
+
+
+SOURCES = {
+    "models.qwen3-1.7b-base.path": lambda p, path: p.update(
+        blocks=1, models=p["models"] | {"qwen3-1.7b-base": {"kind": "pretrained", "path": path}}
+    ),
+    "data.deepmath-6k.path": lambda p, path: p["data"].update(
+        {"deepmath-6k": {"kind": "file", "path": path, "size": p["data"]["deepmath-6k"]["size"]}}
+    ),
+    "benchmarks.mine.data.path": lambda p, path: p.update(
+        protocol="", protocols={}, benchmarks={"mine": {"data": {"kind": "file", "path": path, "size": 9}}}
+    ),
+}
+
+
+@pytest.mark.parametrize("key", SOURCES)
+def test_a_missing_file_of_a_model_or_of_problems_is_named_before_work_starts(folder, monkeypatch, key):
+    monkeypatch.chdir(folder)
+    file = folder / "experiments/presets/smoke.yaml"
+    content = yaml.safe_load(file.read_text())
+    SOURCES[key](content, str(folder / "nowhere"))
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    with pytest.raises(UserError, match="no such file or folder") as error:
+        check_paper(Experiments(folder), Experiments(folder).preset("smoke"), "spec_rl")
+    assert (error.value.file, error.value.key, error.value.value) == (file, key, str(folder / "nowhere"))
+    (folder / "nowhere").touch()
+    check_paper(Experiments(folder), Experiments(folder).preset("smoke"), "spec_rl")

@@ -232,7 +232,7 @@ def test_the_configuration_knows_the_tiny_models_vocabulary():
         ({"kind": "residual", "lenience": "e^0.5"}, "no residual exists"),
         ({"kind": "residual", "lenience": 0}, "above 0"),
         ({"kind": "block", "top": 45}, "more tokens of each distribution would be kept than the model knows"),
-        ({"kind": "block", "top": 0}, "greater than or equal to 1"),
+        ({"kind": "block", "top": 0}, "at least 1"),
         ({"kind": "block", "lenience": 2}, "lenience"),
         ({"kind": "one_hot", "top": 3}, "top"),
     ],

@@ -49,7 +49,7 @@ def finish(plan, cell, seed):
     [
         ({"presets": "tiny"}, ["presets", "cells, papers, preset, seeds"]),
         ({"preset": ["tiny"]}, ["preset", "string"]),
-        ({"seeds": 0}, ["seeds", "greater than or equal to 1"]),
+        ({"seeds": 0}, ["seeds", "at least 1"]),
         ({"seeds": "some"}, ["seeds", "some"]),
         ({"papers": "spec"}, ["papers", "spec"]),
     ],

@@ -5,6 +5,7 @@ The runs of one's own are those of the page, in its order, in one copy of the wo
 
 import json
 import re
+import shutil
 import string
 import subprocess
 from functools import partial
@@ -181,6 +182,39 @@ def random_model(folder):
     shape = TinyModel(hidden_size=16, layers=1, heads=2, head_dim=8, intermediate_size=32)
     models.initialise(shape, tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+@pytest.mark.servers
+def test_the_preset_of_the_page_runs_to_its_report(started, tiny_model):
+    """Its benchmarks have one role, and its model and problems are files."""
+    tmp_path, environment = started
+    data = tmp_path / "data"
+    shutil.copytree(tiny_model, data / "my-model")
+    problems = [{"problem": f"{i % 8}{'abcdefgh'[i % 8]}=", "answer": str(1 + i % 2)} for i in range(100)]
+    for name, number in (("train", 64), ("test", 100)):
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in problems[:number]))
+    page = fenced(MODEL, "yaml")[0]
+    file = tmp_path / "experiments/presets/mine.yaml"
+    file.write_text(page)
+    missing = subprocess.run(
+        ["snakemake", "-n", "--config", "preset=mine", "papers=spec_rl"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (missing.returncode, missing.stderr.count("error:")) == (2, 1), missing.stderr
+    assert "mine.yaml: no such file or folder\n  key:     models.qwen3-1.7b-base.path" in missing.stderr
+    file.write_text(page.replace("/data/", f"{data}/"))
+    show, run, report = commands(MODEL)
+    for line in (show, run, report):
+        _called(line, tmp_path, env=environment)
+    assert (tmp_path / "results/mine/report.html").exists()
+    rows = pd.concat(pd.read_csv(table) for table in (tmp_path / "results/mine/tables/spec_rl").glob("table??.csv"))
+    rows = rows[rows["cell"] == "spec_rl/grpo-spec-l0.5"]
+    assert set(rows.loc[rows["column"] == "mine-held-out", "verdict"]) == {"not comparable"}
+    assert "not applicable" in set(rows["verdict"]), "there is no benchmark of the other role"
 
 
 def smaller(text):

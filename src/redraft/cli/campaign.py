@@ -30,9 +30,10 @@ def status(
     Without a paper and a grid: the runs of a bare `snakemake`.
     """
     from redraft.config import Experiments
-    from redraft.layout import Layout
+    from redraft.layout import Layout, require
     from redraft.ops.workflow.status import heading, other_finished_runs, others_text, run_statuses, status_text, target
 
+    require("results")
     experiments, layout = Experiments(), Layout(preset)
     grids = target(layout, experiments, [paper] if paper else [], grid)
     runs = run_statuses(layout, experiments, grids)

@@ -13,7 +13,7 @@ from redraft.cli.terminal import document, filled, table
 from redraft.errors import UserError
 
 if TYPE_CHECKING:
-    from redraft.config import Experiments
+    from redraft.config import Experiments, Run
     from redraft.layout import Layout
 
 
@@ -45,6 +45,7 @@ def run(
     for s in seeds:
         experiments.run(cell, s, preset).check_supported()
     experiments.check_sources(cell, preset)
+    _check_memory(experiments.run(cell, seeds[0], preset))
     folders = [layout.run(cell, s) for s in seeds]
     targets = [str(folder / name) for folder in folders for name in ("scores.json", "diversity.parquet")]
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
@@ -56,6 +57,20 @@ def run(
 
     quantities = dict(zip(seeds, summaries([experiments.run(cell, s, preset) for s in seeds], layout), strict=True))
     _print_runs(cell, quantities, layout, _table_command(cell, experiments, preset), as_json)
+
+
+def _check_memory(run: "Run") -> None:
+    """Raise a UserError if the rollouts of a step exceed the memory of this machine. Training checks the rest."""
+    import psutil
+
+    total = psutil.virtual_memory().total
+    if run.least_bytes > total:
+        raise UserError(
+            "the rollouts of a step do not fit into this machine's memory",
+            key="trainer.prompts_per_step × trainer.group_size",
+            value=f"{run.trainer.prompts_per_step} × {run.trainer.group_size}: {run.least_bytes / 2**30:,.0f} GiB",
+            allowed=f"at most {total / 2**30:,.0f} GiB",
+        )
 
 
 def _table_command(cell: str, experiments: "Experiments", preset: str) -> str:

@@ -32,6 +32,9 @@ FIRST_DEFAULTS = {
 }
 """Values of trainer fields that fingerprints omit, since they were defaults when the first runs were trained."""
 
+BYTES_PER_ROLLOUT = 1024
+"""Size of the objects and arrays of a rollout with one token."""
+
 
 class Run(Config):
     """Training run: a cell at a preset's scale with one seed."""
@@ -83,6 +86,12 @@ class Run(Config):
     def steps(self) -> int:
         """Total number of training steps."""
         return self.trainer.steps(self.data.size)
+
+    @property
+    def least_bytes(self) -> float:
+        """Lower bound of the memory of a step's rollouts, whatever their lengths, in bytes."""
+        responses = max(self.trainer.group_size, self.trainer.fresh_samples) * (1 + self.reuse.retention.visits)
+        return float(BYTES_PER_ROLLOUT * self.trainer.prompts_per_step * responses)
 
     @property
     def most_evaluations(self) -> int:

@@ -59,6 +59,7 @@ def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
     needed = {name: parameters * each * trained for name, each in TRAINED.items()}
     needed["rollout copy"] = parameters * size if size != 4 else 0.0
     needed["reference policy"] = parameters * 4 if run.algorithm.kl_loss_coef else 0.0
+    needed["rollouts"] = run.least_bytes
     rollouts = run.trainer.prompts_per_step * max(run.trainer.group_size, run.trainer.fresh_samples)
     needed["key-value cache"] = cache_row(config, length, size) * min(run.engine.max_rows, rollouts)
     rows = min(run.engine.rows_per_micro_batch, run.trainer.most_prompts_per_update * run.trainer.group_size)
