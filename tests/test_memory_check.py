@@ -155,12 +155,12 @@ def process(tmp_path, monkeypatch):
         mount = tmp_path / "cgroup"
         (tmp_path / "proc").mkdir()
         options = "rw" if kind == "cgroup2" else "rw,memory"
-        other = (
-            f"30 20 0:9 / {tmp_path / 'cpu'} rw - cgroup cgroup rw,cpu\n31 20 0:9 / /tmp rw shared:1 - tmpfs tmpfs rw\n"
-        )
-        (tmp_path / "proc/mountinfo").write_text(
-            f"{other}40 20 0:9 {root} {mount} rw shared:2 - {kind} {kind} {options}\n"
-        )
+        mounts = [
+            f"30 20 0:9 / {tmp_path / 'cpu'} rw - cgroup cgroup rw,cpu",
+            "31 20 0:9 / /tmp rw shared:1 - tmpfs tmpfs rw",
+            f"40 20 0:9 {root} {mount} rw shared:2 - {kind} {kind} {options}",
+        ]
+        (tmp_path / "proc/mountinfo").write_text("\n".join(mounts))
         line = f"0::{path}" if kind == "cgroup2" else f"5:cpu:/x\n4:hugetlb,memory:{path}\n0::/"
         (tmp_path / "proc/cgroup").write_text(f"{line}\n")
         for below, text in limits.items():
