@@ -260,3 +260,35 @@ def test_a_model_s_own_generation_settings_change_nothing(policy, by_backend, tm
     (folder / "generation_config.json").write_text(json.dumps(settings | penalties))
     found = sampled(folder, tmp_path / "g.parquet", GREEDY, backend=backend)
     assert texts(found) == texts(by_backend(backend)[1])
+
+
+@pytest.mark.parametrize("backend", SAMPLING)
+def test_every_backend_ends_responses_at_each_end_that_one_file_names(policy, tmp_path, backend):
+    """Without generation_config.json and with several ends in config.json, as in some published models."""
+    ends = {1, 5, 6, 7, 8}
+    folder = shutil.copytree(policy, tmp_path / "model")
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": sorted(ends - {1})}))
+    found = sampled(folder, tmp_path / "generations.parquet", backend=backend)
+    stopped = found[found["finish"] == "stop"]
+    assert len(stopped) > len(found) / 3
+    assert {tokens[-1] for tokens in stopped["tokens"]} - {1}
+    assert all(tokens[-1] in ends for tokens in stopped["tokens"])
+    assert not any(ends & {*tokens[:-1]} for tokens in found["tokens"])
+    limits = {name: benchmark.max_new_tokens for name, benchmark in SUMS.items()}
+    cut = found[found["finish"] == "length"]
+    assert all(len(tokens) == limits[name] for tokens, name in zip(cut["tokens"], cut["benchmark"], strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_backend_samples_beyond_the_length_at_which_rotary_embeddings_change(policy, tmp_path, backend):
+    """A short response would depend on the longest one beside it."""
+    folder = shutil.copytree(policy, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [4.0] * 16, "rope_theta": 1e4}
+    config["rope_parameters"] = rope | {"original_max_position_embeddings": 16}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="rotary embeddings of this qwen3 model change") as refused:
+        sampled(folder, tmp_path / "generations.parquet", backend=backend)
+    assert (refused.value.key, refused.value.file) == ("rope_parameters.rope_type", folder)

@@ -1,6 +1,5 @@
 """The memory estimate of a run against the size of its tensors, and the error for too little memory."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -137,11 +136,90 @@ def test_all_parts_count_and_enough_is_enough(tmp_path):
     assert error.value.allowed == "at least 3.0 GiB (a 1.0 GiB, b 2.0 GiB)"
 
 
-@pytest.mark.parametrize(("text", "least"), [("max\n", math.inf), ("12345\n", 12345), (None, math.inf)])
-def test_a_container_may_take_less_than_its_machine_has(tmp_path, monkeypatch, text, least):
-    file = tmp_path / "memory.max"
-    if text is not None:
-        file.write_text(text)
-    monkeypatch.setattr(memory_check, "CGROUP", file)
-    monkeypatch.setattr(memory_check.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6))
-    assert memory_check.available(CPU) == min(10**6, least)
+MEBIBYTE = 2**20
+V2 = ("cgroup2", "memory.max", "memory.current", "inactive_file")
+V1 = ("cgroup", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch):
+    """Make a process in a control group; a machine with 1 GiB free."""
+    monkeypatch.setattr(memory_check, "PROCESS", tmp_path / "proc")
+    monkeypatch.setattr(memory_check.psutil, "virtual_memory", lambda: SimpleNamespace(available=2**30))
+    for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def make(version, path, limits, used=0, cached=0, root="/"):
+        """Limits by the path below the mounted folder."""
+        kind, limit, use, freeable = version
+        mount = tmp_path / "cgroup"
+        (tmp_path / "proc").mkdir()
+        options = "rw" if kind == "cgroup2" else "rw,memory"
+        mounts = [
+            f"30 20 0:9 / {tmp_path / 'cpu'} rw - cgroup cgroup rw,cpu",
+            "31 20 0:9 / /tmp rw shared:1 - tmpfs tmpfs rw",
+            f"40 20 0:9 {root} {mount} rw shared:2 - {kind} {kind} {options}",
+        ]
+        (tmp_path / "proc/mountinfo").write_text("\n".join(mounts))
+        line = f"0::{path}" if kind == "cgroup2" else f"5:cpu:/x\n4:hugetlb,memory:{path}\n0::/"
+        (tmp_path / "proc/cgroup").write_text(f"{line}\n")
+        for below, text in limits.items():
+            folder = mount / below
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / limit).write_text(f"{text}\n")
+            (folder / use).write_text(f"{used}\n")
+            (folder / "memory.stat").write_text(f"anon 5\n{freeable} {cached}\n")
+
+    return make
+
+
+@pytest.mark.parametrize("version", [V2, V1], ids=["v2", "v1"])
+@pytest.mark.parametrize(
+    ("path", "limits", "root"),
+    [
+        ("/", {"": 64 * MEBIBYTE}, "/"),
+        ("/system.slice/slurmstepd.scope/job_7/step_0", {"system.slice/slurmstepd.scope/job_7": 64 * MEBIBYTE}, "/"),
+        ("/slurm/uid_1/job_7", {"slurm/uid_1/job_7": 64 * MEBIBYTE, "slurm": 2**40}, "/"),
+        ("/docker/abc", {"": 64 * MEBIBYTE}, "/docker/abc"),
+        ("/docker/abc/inner", {"inner": 64 * MEBIBYTE}, "/docker/abc"),
+        ("/on/the/host", {"": 64 * MEBIBYTE}, "/docker/abc"),
+    ],
+    ids=["container", "job", "nested", "mounted", "inner", "of the host"],
+)
+def test_the_limit_of_every_control_group_around_the_process_counts(process, version, path, limits, root):
+    process(version, path, limits, root=root)
+    assert memory_check.available(CPU) == 64 * MEBIBYTE
+
+
+@pytest.mark.parametrize("version", [V2, V1], ids=["v2", "v1"])
+def test_what_a_control_group_uses_is_not_free_but_its_file_cache_is(process, version):
+    process(version, "/job", {"job": 64 * MEBIBYTE}, used=40 * MEBIBYTE, cached=10 * MEBIBYTE)
+    assert memory_check.available(CPU) == 34 * MEBIBYTE
+
+
+@pytest.mark.parametrize("version", [V2, V1], ids=["v2", "v1"])
+@pytest.mark.parametrize("limit", ["max", 2**63 - 4096, "what is this"])
+def test_without_a_limit_it_is_the_memory_of_the_machine(process, version, limit):
+    process(version, "/job", {"job": limit})
+    assert memory_check.available(CPU) == 2**30
+
+
+def test_elsewhere_than_on_linux_it_is_the_memory_of_the_machine(process):
+    assert memory_check.available(CPU) == 2**30
+
+
+@pytest.mark.parametrize(
+    ("variables", "free"),
+    [
+        ({"SLURM_MEM_PER_NODE": "64"}, 64 * MEBIBYTE),
+        ({"SLURM_MEM_PER_CPU": "16", "SLURM_CPUS_ON_NODE": "4"}, 64 * MEBIBYTE),
+        ({"SLURM_MEM_PER_CPU": "16"}, 2**30),
+        ({"SLURM_MEM_PER_NODE": "0"}, 2**30),
+        ({"SLURM_MEM_PER_NODE": "4096"}, 2**30),
+    ],
+    ids=str,
+)
+def test_a_slurm_job_has_the_memory_that_it_was_granted(process, monkeypatch, variables, free):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert memory_check.available(CPU) == free

@@ -55,6 +55,14 @@ def test_partitions_are_read_with_their_limits_and_their_nodes():
         ("gpu:h100:8(S:0-1)", {"h100": 8}),
         ("nvme:1,gpu:a100:4(S:0,2),gpu:v100:1", {"a100": 4, "v100": 1}),
         ("gpu:1g.10gb:7(S:0)", {"1g.10gb": 7}),
+        ("gpu:3090:2(S:0-1)", {"3090": 2}),
+        ("gpu:3090:2,gpu:4090:1,mps:400", {"3090": 2, "4090": 1}),
+        ("gpu:a100-sxm4-80gb:4(S:0,1),tmpdisk:900", {"a100-sxm4-80gb": 4}),
+        ("gpu:3090", {"": 3090}),
+        ("gpu:h100", {"h100": 1}),
+        ("gpu", {"": 1}),
+        ("gpu:no_consume:2", {"": 2}),
+        ("", {}),
         ("shard:16", {}),
     ],
 )
@@ -170,6 +178,10 @@ def test_the_request_of_a_job_follows_from_its_resources():
         90, 4, 2048, 8, "h100", 2, ("a", "b"), "q"
     )
     assert request_of(a_job("train", gres="gpu:8")).gpus == 8
+    numbered = request_of(a_job("train", gres="gpu:3090:2"))
+    assert (numbered.gpu_model, numbered.gpus) == ("3090", 2)
+    hyphenated = request_of(a_job("train", slurm_extra="--exclusive --gpus-per-node=a100-sxm4-80gb:4"))
+    assert (hyphenated.gpu_model, hyphenated.gpus) == ("a100-sxm4-80gb", 4)
     assert request_of(a_job("grade")).gpus == 0
 
 

@@ -1,6 +1,7 @@
 """What a site sets for Slurm, and what rules get of it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from redraft.config import Experiments
 from redraft.config.requests import Request, request_of
 from redraft.config.site import FILE, Site, load_site, minutes, site_file
 from redraft.errors import UserError
+from redraft.ops.slurm.feasibility import request_of as requested
 from redraft.ops.slurm.jobs import plugin_state
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +46,48 @@ def test_a_training_job_asks_for_the_gpus_of_one_node_by_their_model():
         "cpus_per_task": 64,
         "gres": "gpu:h100:8",
     }
+
+
+class Resources(dict):
+    """Resources of a job, also as attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+PARAMS = dict.fromkeys(("run_uuid", "slurm_logfile", "comment_str", "account", "partition", "workdir"), "x")
+
+
+@pytest.mark.parametrize(
+    ("named", "argument"),
+    [
+        (None, "--gres=gpu:8"),
+        (3090, "--gres=gpu:3090:8"),
+        ("rtx_2080_ti", "--gres=gpu:rtx_2080_ti:8"),
+        ("1g.10gb", "--gres=gpu:1g.10gb:8"),
+        ("a100-sxm4-80gb", "--gpus-per-node=a100-sxm4-80gb:8"),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_type_of_gpus_may_be_a_number_or_have_hyphens(named, argument, nodes):
+    """The plugin builds the call of sbatch, and the check before submission reads the same request."""
+    preset = PAPER.model_copy(update={"engine": PAPER.engine.model_copy(update={"nodes": nodes})})
+    site = Site.model_validate(yaml.safe_load(yaml.safe_dump({"gpu_model": named, "options": ["--exclusive"]})))
+    job = SimpleNamespace(resources=Resources(site.resources("train", preset)), threads=8)
+    plugin = pytest.importorskip("snakemake_executor_plugin_slurm")
+    plugin.validation.validate_slurm_extra(job)
+    call = plugin.submit_string.get_submit_command(job, PARAMS) + plugin.utils.set_gres_string(job)
+    call = call.split()
+    assert argument in call
+    assert {"--nodes=1", "--nodes=2"} & {*call} == {f"--nodes={nodes}"}
+    assert sum(part.startswith(("--gres", "--gpus")) for part in call) == 1
+    found = requested(job)
+    assert (found.gpu_model, found.gpus, found.nodes) == ("" if named is None else str(named), 8, nodes)
+
+
+@pytest.mark.parametrize("named", [True, 4090.0, "-p", "a100 80gb", "h100;id", ["h100"]])
+def test_what_is_no_type_of_gpus_is_rejected(named):
+    with pytest.raises(ValidationError):
+        Request.model_validate({"gpu_model": named})
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,15 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
 from redraft.engines.torch import head as distributions
 from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.torch.head import refuse_unsupported
 from redraft.engines.torch.loop import Outside
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
@@ -283,6 +286,20 @@ TINY = {
     "pad_token_id": 0,
 }
 FULL = {"layer_types": ["full_attention"] * 2}
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+
+
+def longrope(original):
+    """Rotary embeddings that turn eight times as slowly once a sequence of a pass is longer than `original`."""
+    factors = {"short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [8.0, 12.0, 16.0, 24.0]}
+    return {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": original, **factors}
+
+
+def phi3(original):
+    """Settings of a Phi-3, which has the original length twice."""
+    return {"rope_parameters": longrope(original), "original_max_position_embeddings": original}
+
+
 UNSUPPORTED = [
     (
         Qwen3Config,
@@ -303,6 +320,15 @@ UNSUPPORTED = [
     (Gemma2Config, Gemma2ForCausalLM, FULL, "gemma2", "attn_logit_softcapping"),
     (GptOssConfig, GptOssForCausalLM, {"num_local_experts": 2, "num_experts_per_tok": 1, **FULL}, "gpt_oss", "sinks"),
     (LlamaConfig, LlamaForCausalLM, {"max_position_embeddings": 31}, "llama", "max_position_embeddings"),
+    (LlamaConfig, LlamaForCausalLM, {"rope_parameters": longrope(31)}, "llama", "rope_parameters.rope_type"),
+    (Phi3Config, Phi3ForCausalLM, phi3(31), "phi3", "rope_parameters.rope_type"),
+    (
+        LlamaConfig,
+        LlamaForCausalLM,
+        {"rope_parameters": DYNAMIC, "max_position_embeddings": 31},
+        "llama",
+        "rope_parameters.rope_type",
+    ),
 ]
 
 
@@ -319,11 +345,22 @@ def test_a_model_that_would_run_wrongly_is_refused(config, model, settings, kind
         (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
         (Gemma2Config, Gemma2ForCausalLM, {"attn_logit_softcapping": None, **FULL}),
         (LlamaConfig, LlamaForCausalLM, {"max_position_embeddings": 32}),
+        (LlamaConfig, LlamaForCausalLM, {"max_position_embeddings": 32, "rope_parameters": DYNAMIC}),
+        (Phi3Config, Phi3ForCausalLM, phi3(32)),
     ],
 )
 def test_a_model_with_full_attention_is_run(config, model, settings):
     model = model(config(**TINY | settings))
     check_against_plain_forward(model, make_jobs(4), run(make_engine(model), make_jobs(4)))
+
+
+def test_positions_that_a_pass_computes_and_drops_count_where_rotary_embeddings_change():
+    """They would turn all responses of the pass."""
+    model = LlamaForCausalLM(LlamaConfig(**TINY | {"rope_parameters": longrope(40)}))
+    refuse_unsupported(model, 38, lookahead=2)
+    with pytest.raises(UserError, match="change with the length") as refused:
+        refuse_unsupported(model, 38, lookahead=3)
+    assert refused.value.allowed.startswith("at most 40 positions")
 
 
 def test_log_probabilities_that_are_nan_are_never_answered():

@@ -5,9 +5,9 @@ Numbers without a measurement in docs/slurm.md are bounds that follow from param
 
 import math
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from redraft.config.base import MOST_CPUS, Config
 from redraft.config.model import GgufModel, Model, TinyModel
@@ -19,8 +19,16 @@ SlurmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,
 """Name of a partition, account or the like, without characters that a shell interprets."""
 Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9\[(][A-Za-z0-9_.,:*&|()\[\]-]*$")]
 """Argument of sbatch's `--constraint`."""
-GpuModel = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
-"""GPU type, in the characters that the executor plugin allows."""
+
+
+def _number_as_text(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
+GpuModel = Annotated[
+    str, BeforeValidator(_number_as_text), StringConstraints(pattern=r"^[A-Za-z0-9_.][A-Za-z0-9_.-]*$")
+]
+"""GPU type; YAML reads some as numbers, such as 3090."""
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[mhd]$")]
 """Minutes, hours or days: `90m`, `12h`, `3d`."""
 Option = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_.,:/@+-]+)?$")]

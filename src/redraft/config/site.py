@@ -14,6 +14,8 @@ VARIABLE = "REDRAFT_SLURM_SITE"
 FILE = Path("profiles/slurm/site.yaml")
 """Site file if the variable is not set. If it is missing, requests follow from the preset only."""
 
+GPUS_PER_NODE = "--gpus-per-node="
+"""Option of sbatch for GPUs of a type with a hyphen, which the plugin's `gres` must not have."""
 MINUTES_PER_UNIT = {"m": 1, "h": 60, "d": 24 * 60}
 
 
@@ -41,12 +43,16 @@ class Site(Request):
         engine = preset.engine
         gpus, nodes = gpus_of(stage, engine), engine.nodes if stage == "train" else 1
         request = self.request(stage, preset)
+        on_node = ":".join(filter(None, (request.gpu_model, str(gpus))))
+        # GPUs per node; the plugin's `gpu` is the total of all nodes. It rejects hyphens in types, which are common.
+        hyphenated = gpus > 0 and "-" in on_node
+        options = [*(request.options or []), *([f"{GPUS_PER_NODE}{on_node}"] if hyphenated else [])]
         named = {
             "slurm_partition": request.partition,
             "slurm_account": request.account,
             "qos": request.qos,
             "constraint": request.constraint,
-            "slurm_extra": " ".join(request.options or []) or None,
+            "slurm_extra": " ".join(options) or None,
         }
         resources: dict[str, int | str] = {name: value for name, value in named.items() if value}
         resources |= {
@@ -55,9 +61,8 @@ class Site(Request):
             "mem_mb": round(1024 * (request.memory_gb or 1)),
             "cpus_per_task": request.cpus or 1,
         }
-        if gpus:
-            # GPUs per node; the plugin's `gpu` is the total of all nodes.
-            resources["gres"] = ":".join(filter(None, ("gpu", request.gpu_model, str(gpus))))
+        if gpus and not hyphenated:
+            resources["gres"] = f"gpu:{on_node}"
         if nodes > 1:
             # Without `tasks_per_gpu` the plugin would pass the number of tasks as tasks per GPU.
             resources |= {"mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0}

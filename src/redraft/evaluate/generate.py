@@ -175,7 +175,8 @@ def _prompts(name: str, benchmark: Benchmark, problems: list[Problem], policy: P
     """The problems' prompts as token ids.
 
     Raises:
-        UserError: if a prompt is empty, or if prompt and response together exceed the model's length.
+        UserError: if a prompt is empty, or if prompt and response together exceed the model's length, or that up to
+            which its rotary embeddings stay the same.
     """
     prompts = encode(models.load_tokenizer(policy), [problem.prompt for problem in problems], benchmark.chat)
     if [] in prompts:
@@ -190,6 +191,7 @@ def _prompts(name: str, benchmark: Benchmark, problems: list[Problem], policy: P
             value=benchmark.max_new_tokens,
             allowed=f"at most {most - length + benchmark.max_new_tokens}, for {most} in all",
         )
+    models.check_rotation(policy, length)
     return prompts
 
 

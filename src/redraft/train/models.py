@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from redraft.config.model import TinyModel
+from redraft.engines.torch.head import refuse_changing_rotation
 from redraft.errors import UserError
 from redraft.files import atomic_folder, read_json, write_json
 
@@ -187,6 +188,11 @@ def load_config(path: Path | str) -> Any:
     """The configuration of a model in a local folder or on the hub, without its weights; errors as of `load`."""
     with _naming(path):
         return transformers.AutoConfig.from_pretrained(path, **NO_CODE)
+
+
+def check_rotation(path: Path | str, positions: int) -> None:
+    """Reject a model whose rotary embeddings change within `positions` positions (`refuse_changing_rotation`)."""
+    refuse_changing_rotation(load_config(path), positions, path)
 
 
 def ends(path: Path | str, tokenizer: Any, revision: str | None = None) -> frozenset[int]:

@@ -98,7 +98,7 @@ class TorchEngine:
         burst: int | None = None,
         static: bool | None = None,
     ) -> None:
-        refuse_unsupported(model, max_length)
+        refuse_unsupported(model, max_length, lookahead)
         self.model, self.head = model, Head(model, temperature or 1.0)
         self.stops, self.max_rows, self.chunk = frozenset(stops), max_rows, chunk
         self.max_length = max_length

@@ -8,6 +8,7 @@ Shapes: N positions (rows and tokens flattened), V vocabulary, K top tokens, H h
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -159,14 +160,45 @@ def refuse_other_heads(model: PreTrainedModel) -> None:
         )
 
 
-def refuse_unsupported(model: PreTrainedModel, max_length: int) -> None:
-    """Reject a model that the engine would compute wrongly, for prompts and responses of `max_length` tokens.
+def refuse_changing_rotation(config: Any, positions: int, file: Path | str | None = None) -> None:
+    """Reject rotary embeddings that change within `positions` positions: `longrope` (the Phi-3 family) and `dynamic`.
+
+    Beyond the model's original length they use other frequencies, chosen by the longest sequence of a pass. Cached keys
+    keep the earlier ones, and a short sequence changes with its neighbours; vLLM chooses once for all sequences.
 
     Raises:
-        UserError: for attention that is windowed, soft-capped or has sinks, more tokens than the model has positions,
-            or another head; it names the model's type and the key of its configuration.
+        UserError: with the number of positions that are unaffected.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    for parameters in (rope, *rope.values()):  # by type of layer in some models
+        kind = (parameters.get("rope_type") or "") if isinstance(parameters, dict) else ""
+        if kind != "longrope" and "dynamic" not in kind:
+            continue
+        whole = config.max_position_embeddings
+        original = parameters.get("original_max_position_embeddings", whole) if kind == "longrope" else whole
+        if positions > original:
+            raise UserError(
+                f"the rotary embeddings of this {config.model_type} model change with the length of a sequence",
+                file=file,
+                key="rope_parameters.rope_type",
+                value=f"{kind}, with {positions} positions",
+                allowed=f"at most {original} positions, prompt and response together",
+            )
+
+
+def refuse_unsupported(model: PreTrainedModel, max_length: int, lookahead: int = 0) -> None:
+    """Reject a model that the engine would compute wrongly, for prompts and responses of `max_length` tokens.
+
+    Args:
+        lookahead: further positions that a pass may compute and drop.
+
+    Raises:
+        UserError: for attention that is windowed, soft-capped or has sinks, rotary embeddings that change with the
+            length, more tokens than the model has positions, or another head; it names the model's type and the key of
+            its configuration.
     """
     config = model.config
+    refuse_changing_rotation(config, max_length + lookahead)
     kinds = set(getattr(config, "layer_types", None) or ())
     windowed = getattr(config, "use_sliding_window", not kinds)  # some models have only the window's length
     unsupported = {

@@ -133,6 +133,7 @@ def _opened(
         for benchmark in benchmarks.values()
         for prompt in encode(tokenizer, [p.prompt for p in load_problems(benchmark.data)[:limit]], benchmark.chat)
     )
+    models.check_rotation(policy, length)
     model = stock.OPEN[kind](policy, length, seed, settings)
     try:
         if length > model.max_length:  # lm-eval would cut the prompts, and no result would show it

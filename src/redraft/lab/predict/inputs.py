@@ -70,6 +70,8 @@ def load_policies(inputs: PredictionInput, device: str, path: Path) -> tuple[Any
     """
     config = models.load_config(inputs.policy)
     inputs.saved.check_fits(config.vocab_size, getattr(config, "max_position_embeddings", None), path)
+    for folder in filter(None, (inputs.policy, inputs.drafter)):
+        models.check_rotation(folder, inputs.saved.longest)
     return _load(inputs.policy, device), _load(inputs.drafter, device) if inputs.drafter else None
 
 

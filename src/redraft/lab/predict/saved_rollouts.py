@@ -44,6 +44,11 @@ class SavedRollouts:
     prompts: dict[int, list[int]]
     later: list[tuple[int, int]]
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its draft."""
+        return max(len(self.prompts[draft.prompt]) + len(draft.tokens) for draft in self.drafts)
+
     def check_fits(self, vocabulary: int, positions: int | None, file: Path) -> None:
         """Check that tokens are in the vocabulary and sequences no longer than `positions` (None: unlimited).
 
@@ -60,13 +65,12 @@ class SavedRollouts:
                 value=int(outside[0]),
                 allowed=f"0 to {vocabulary - 1}",
             )
-        longest = max(len(self.prompts[draft.prompt]) + len(draft.tokens) for draft in self.drafts)
-        if positions is not None and longest > positions:
+        if positions is not None and self.longest > positions:
             raise UserError(
                 "prompt and response are longer than the policy's positions",
                 file=file,
                 key="tokens",
-                value=longest,
+                value=self.longest,
                 allowed=f"at most {positions}",
             )
 

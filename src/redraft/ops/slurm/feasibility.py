@@ -8,6 +8,8 @@ from typing import Any
 from redraft.errors import UserError
 from redraft.ops.slurm.partitions import SETTING_KEYS, JobRequest, Partition, partitions
 
+GPU_OPTION = "--gpus-per-node="
+"""Option of `redraft.config.site` for types of GPUs that the plugin rejects in `gres`."""
 RETRIES_HINT = "a run resumes from its last checkpoint in the next attempt, so its limit may be shorter: add --retries"
 
 
@@ -37,7 +39,11 @@ def on_slurm(workflow: Any) -> bool:
 def request_of(job: Any) -> JobRequest:
     """Request of a submitted job; the plugin rejects options of sbatch that would change it."""
     has = job.resources.get
-    _, *model, gpus = (has("gres") or "gpu:0").split(":")
+    gres = has("gres") or next(
+        (f"gpu:{option.partition('=')[2]}" for option in (has("slurm_extra") or "").split() if GPU_OPTION in option),
+        "gpu:0",
+    )
+    _, *model, gpus = gres.split(":")
     return JobRequest(
         minutes=has("runtime", 0),
         cpus=has("cpus_per_task", 1),

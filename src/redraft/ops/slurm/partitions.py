@@ -169,10 +169,17 @@ def parse_partitions(limits: str, nodes: str) -> dict[str, Partition]:
 
 
 def parse_gpus(gres: str) -> dict[str, int]:
-    """Number of GPUs by type in generic resources such as `gpu:h100:8(S:0-1),nvme:1` or `gpu:2`; '' if untyped."""
+    """Number of GPUs by type in generic resources such as `gpu:h100:8(S:0-1),nvme:1` or `gpu:2`; '' if untyped.
+
+    A type may be a number (`gpu:3090:2`). A single number is a count, and without a count there is one GPU.
+    """
     gpus: dict[str, int] = {}
-    for model, count in re.findall(r"(?:^|,)gpu(?::([A-Za-z_][\w.-]*|\d[\w.-]*[A-Za-z][\w.-]*))?:(\d+)", gres):
-        gpus[model] = gpus.get(model, 0) + int(count)
+    for resource in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, *parts = (part for part in resource.split(":") if part != "no_consume")
+        if name == "gpu":
+            count = int(parts.pop()) if parts and parts[-1].isdecimal() else 1
+            model = parts[0] if parts else ""
+            gpus[model] = gpus.get(model, 0) + count
     return gpus
 
 

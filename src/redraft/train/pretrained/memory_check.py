@@ -5,7 +5,8 @@ of it allocated before the check.
 """
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,15 @@ from redraft.train.models import load_config
 from redraft.train.pretrained.precision import dtype_of
 
 WEIGHTS = "model.safetensors"
-CGROUP = Path("/sys/fs/cgroup/memory.max")
-"""Memory limit of a container, if one is set."""
+PROCESS = Path("/proc/self")
+"""Linux's folder about this process."""
+CGROUP_FILES = {
+    "cgroup2": ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    "cgroup": ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+}
+"""By version of control groups: files of a group's limit and use, and parts of `memory.stat` that Linux can free."""
+SLURM_MB = {"SLURM_MEM_PER_NODE": "", "SLURM_MEM_PER_CPU": "SLURM_CPUS_ON_NODE"}
+"""Variables of a Slurm job with its memory, MiB, and the variable with the number that it is multiplied by."""
 TRAINED = {"weights": 4, "gradients": 4, "AdamW's moments": 8}
 """Bytes per trained parameter, all in float32."""
 COPIES = 2
@@ -90,11 +98,55 @@ def _kept(config: Any) -> float:
 
 
 def available(device: torch.device) -> float:
-    """Free memory of a device, in bytes; on a CPU at most the limit of the container."""
+    """Free memory of a device, in bytes; on a CPU at most that of this process's control groups and Slurm job."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    limit = CGROUP.read_text().strip() if CGROUP.exists() else "max"
-    return min(float(psutil.virtual_memory().available), math.inf if limit == "max" else float(limit))
+    return min([float(psutil.virtual_memory().available), *map(_left, _control_groups()), *_slurm_limits()])
+
+
+def _control_groups() -> Iterator[tuple[Path, str]]:
+    """Folders of this process's memory control group and of all groups around it, with the version of each.
+
+    A container, a Slurm job or a user's session is such a group. In a container without its own view of groups, the
+    group's path is that on the host, and the mounted folder is the group itself.
+    """
+    try:
+        mounts = [line.split() for line in (PROCESS / "mountinfo").read_text().splitlines()]
+        groups = [line.split(":", 2) for line in (PROCESS / "cgroup").read_text().splitlines()]
+    except OSError:  # not Linux
+        return
+    for mount in mounts:
+        root, folder, (kind, *_, options) = mount[3], Path(mount[4]), mount[mount.index("-") + 1 :]
+        if kind not in CGROUP_FILES or (kind == "cgroup" and "memory" not in options.split(",")):
+            continue
+        controller = "memory" if kind == "cgroup" else ""
+        for path in (path for _, controllers, path in groups if controller in controllers.split(",")):
+            inner = Path(path).relative_to(root) if Path(path).is_relative_to(root) else Path()
+            for group in (inner, *inner.parents):
+                yield folder / group, kind
+
+
+def _left(group: tuple[Path, str]) -> float:
+    """Bytes that a control group may still take; infinite without a limit, or if it cannot be read."""
+    folder, kind = group
+    limit, use, freeable = CGROUP_FILES[kind]
+    try:
+        most = (folder / limit).read_text().strip()
+        if most == "max":
+            return math.inf
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        kept = int((folder / use).read_text()) - sum(int(stat.get(part, 0)) for part in freeable)
+        return float(max(int(most) - max(kept, 0), 0))
+    except (OSError, ValueError):
+        return math.inf
+
+
+def _slurm_limits() -> Iterator[float]:
+    """Memory of this Slurm job, bytes; on some clusters no control group limits it, and Slurm ends a job with more."""
+    for name, factor in SLURM_MB.items():
+        memory, count = os.environ.get(name, ""), os.environ.get(factor, "" if factor else "1")
+        if memory.isdecimal() and count.isdecimal() and int(memory):  # 0 is all of the node's
+            yield float(memory) * int(count) * 2**20
 
 
 def gib(size: float) -> str:

@@ -21,6 +21,7 @@ from zipfile import BadZipFile
 from omegaconf import OmegaConf, open_dict
 
 from redraft.config.experiment import Run
+from redraft.engines.torch.head import refuse_changing_rotation
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, write_atomically
 from redraft.ops.locking.devices import lock_descriptors
@@ -112,6 +113,7 @@ class VerlTrainer:
                 allowed=f"at most {most - 1 - trainer.max_prompt_tokens} with max_prompt_tokens "
                 f"{trainer.max_prompt_tokens}",
             )
+        refuse_changing_rotation(model, needed, self.model_folder)
         if model.tie_word_embeddings and not self.gpu:
             raise UserError(
                 "vLLM's CPU build does not update tied embeddings when the trainer does",
