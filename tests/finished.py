@@ -4,6 +4,7 @@ import json
 
 from redraft.config import Experiments, run_fingerprint
 from redraft.layout import Layout
+from redraft.provenance import hashes
 
 CELLS = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0")
 RECORD = {
@@ -37,6 +38,7 @@ def finish(folder, cell, seed=0, correct=3, **values):
         "processes": [{"started": f"2026-11-01T{a}+00:00", "ended": f"2026-11-01T{b}+00:00"} for a, b in PROCESSES],
         "finished": "2026-11-01T08:31:02+00:00",
         "seconds": 90.25,
+        "sha256": hashes(run / "steps.jsonl"),
     }
     (run / "manifest.json").write_text(json.dumps(manifest))
     grade(run, correct)
@@ -50,3 +52,8 @@ def grade(run, correct):
         for step, k in (("9", 0), ("10", correct))
     }
     (run / "scores.json").write_text(json.dumps(scores))
+    (run / "grades.parquet").write_text("grades")
+    generations = {"sha256": {"generations.parquet": "removed"}, "made_from": hashes(run / "manifest.json")}
+    (run / "generations.json").write_text(json.dumps(generations))
+    graded = {"sha256": hashes(run / "grades.parquet", run / "scores.json"), "made_from": generations["sha256"]}
+    (run / "grades.json").write_text(json.dumps(graded))

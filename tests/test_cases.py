@@ -11,7 +11,7 @@ import pytest
 from redraft.config import GRPO, Epochs, InProcessEngine, ProblemFile, Run, Speculative, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate.cases import KINDS, cases
-from redraft.files import read_json
+from redraft.files import read_json, sha256, write_json
 from redraft.tasks.problems import Problem, fingerprint_of
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train.local.trainer import LocalTrainer
@@ -49,11 +49,16 @@ def write_run(tmp_path):
         file.write_text("".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in PROBLEMS))
         data = {"kind": "file", "path": str(file), "size": len(PROBLEMS), "template": "{problem}"}
         content = {"run": "p/c/seed0", "configuration": {"data": data}, "inputs": {"problems": TRAINED_ON}}
-        (folder / "manifest.json").write_text(json.dumps(content))
+        write_manifest(folder, content)
         TOKENIZER.save_pretrained(folder / "policies/step-0003")
         return folder
 
     return write
+
+
+def write_manifest(folder, content):
+    rollouts = {f"rollouts/{file.name}": sha256(file) for file in (folder / "rollouts").iterdir()}
+    write_json(folder / "manifest.json", content | {"sha256": rollouts})
 
 
 def chosen(folder, file):
@@ -199,7 +204,7 @@ def test_cases_of_a_run_that_was_really_trained(tiny_model, tmp_path):
     folder = tmp_path / "run"
     LocalTrainer(run, tiny_model, folder).train()
     manifest = {"run": "test/cell/seed0", "configuration": run.model_dump(mode="json")}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(folder, manifest)
     cases(folder, tmp_path / "cases.json")
     found = [case for case in read_json(tmp_path / "cases.json")["cases"] if "absent" not in case]
     assert found

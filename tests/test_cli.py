@@ -1,10 +1,12 @@
 """The command: what it prints, and that a mistake is one message with exit code 2 and no traceback."""
 
 import re
+import sqlite3
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -200,7 +202,12 @@ def test_one_seed_has_no_interval(folder):
     ("damage", "words"),
     [
         (lambda run: (run / "scores.json").unlink(), ["not finished", "scores.json", "redraft run"]),
-        (lambda run: (run / "steps.jsonl").write_text(""), ["steps.jsonl", "no step"]),
+        (lambda run: (run / "steps.jsonl").write_text(""), ["steps.jsonl", "differs from the hash in manifest.json"]),
+        (lambda run: edited(run / "scores.json", '"correct": 0', '"correct": 9'), ["scores.json", "differs", "grades"]),
+        (lambda run: edited(run / "manifest.json", "90.25", "9.25"), ["generations.json", "made from other files"]),
+        (lambda run: (run / "grades.json").write_text("[]"), ["grades.json", "wrong type", "the whole file"]),
+        (lambda run: (run / "scores.json").write_text("null"), ["scores.json", "differs from the hash"]),
+        (lambda run: (run / "manifest.json").write_text("[]"), ["manifest.json", "wrong type", "the whole file"]),
         (lambda run: (run / "manifest.json").write_text("{}"), ["manifest.json", "lacks a key", "fingerprint"]),
         (
             lambda run: (run / "manifest.json").write_text('{"fingerprint": "0123"}'),
@@ -213,6 +220,12 @@ def test_compare_refuses_what_is_not_a_finished_run_of_today(folder, mistake, da
     damage(runs[1])
     text = mistake(folder, "compare", *CELLS)
     assert all(word in text for word in words), text
+
+
+def edited(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
 
 
 def tracked(layout):
@@ -242,6 +255,58 @@ def test_mlflow_holds_each_run_once_and_as_it_was_graded_last(folder):
     assert tracked(layout) == tracked(layout) == before
     grade(runs[0], 1)
     assert tracked(layout) == [before[0], ("spec_rl/grpo-vanilla/seed0", 10, 0.25)]
+
+
+def test_an_experiment_that_was_deleted_in_mlflow_is_restored_with_one_sentence(folder, capsys):
+    from mlflow.tracking import MlflowClient
+
+    layout = Layout("tiny", folder / "results")
+    finish(folder, CELLS[0])
+    before = tracked(layout)
+    client = MlflowClient(f"sqlite:///{layout.tracking}")
+    client.delete_experiment(client.get_experiment_by_name("tiny/spec_rl").experiment_id)
+    assert tracked(layout) == before
+    assert capsys.readouterr().err.count("the experiment tiny/spec_rl was deleted; it is restored\n") == 1
+
+
+def of_another_version(database):
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'of-the-future'")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (of_another_version, "it is of another version of MLflow"),
+        (lambda database: database.write_bytes(b"garbage" * 200), "it is damaged"),
+        (lambda database: database.write_bytes(b""), "it is of another version of MLflow"),
+    ],
+)
+def test_a_database_that_mlflow_cannot_read_is_made_again_with_all_papers(damage, reason, folder, capsys):
+    from redraft.ops.workflow.tracking import _unreadable
+
+    layout = Layout("tiny", folder / "results")
+    finish(folder, CELLS[0])
+    made_before = subprocess.run(
+        [sys.executable, "-c", IMPORT, str(folder / "results"), "spec_rl"], capture_output=True, text=True, check=False
+    )
+    assert made_before.returncode == 0, made_before.stderr
+    damage(layout.tracking)
+    assert reason in _unreadable(layout.tracking)
+    assert tracked(layout) == [("spec_rl/grpo-vanilla/seed0", 10, 0.75)]
+    (sentence,) = (line for line in capsys.readouterr().err.splitlines() if str(layout.tracking) in line)
+    assert reason in sentence
+    assert layout.tracking.with_name("mlflow.db.old").exists()
+    assert not _unreadable(layout.tracking)
+
+
+IMPORT = """
+import sys
+from pathlib import Path
+from redraft.layout import Layout
+from redraft.ops.workflow.tracking import import_runs
+import_runs(Layout("tiny", Path(sys.argv[1])), sys.argv[2])
+"""
 
 
 def test_papers_are_imported_one_after_the_other(folder, monkeypatch):

@@ -45,11 +45,11 @@ def initial(layout, seed):
     return layout.initial("smoke", Experiments(ROOT).preset("smoke").role(ROLE, seed), seed)
 
 
-def write_hashes(folder, *manifest):
+def write_hashes(folder, *manifest, generations=None):
     """The records beside an evaluated policy, as they would be of the files that are there."""
     (folder / "grades.parquet").write_text("grades")
     sampled = SAMPLED[int(folder.name[-1])]
-    made = {"generations.parquet": "a hash"}
+    made = generations or {"generations.parquet": "a hash"}
     write_json(folder / "generations.json", {"sampled": sampled, "sha256": made, "made_from": hashes(*manifest)})
     graded = hashes(folder / "grades.parquet", folder / "scores.json")
     write_json(folder / "grades.json", {"sha256": graded, "made_from": made})
@@ -124,6 +124,34 @@ def test_what_was_made_from_another_run_is_an_error(layout, name):
     folder = layout.run(CELL, 0)
     edit(folder / name, lambda record: record["made_from"].update({"manifest.json": "of another run"}))
     with pytest.raises(UserError, match="made from other files") as error:
+        collected(layout)
+    assert error.value.file == folder / name
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "scores.json", "grades.json", "generations.json", "diversity.json"])
+@pytest.mark.parametrize("content", [None, [], 7, {"sha256": 3}])
+def test_a_file_of_another_type_is_one_error_that_names_it(layout, name, content):
+    write_json(layout.run(CELL, 0) / name, content)
+    with pytest.raises(UserError, match="this file|made from other files") as error:
+        collected(layout)
+    assert error.value.file == layout.run(CELL, 0) / name
+
+
+@pytest.mark.parametrize("name", ["generations.parquet", "rollouts/step-0001.parquet", "rollouts/step-0002.parquet"])
+def test_damaged_rollouts_and_generations_are_an_error(layout, name):
+    """Whole folders may be removed to save space; what is there is what was recorded."""
+    folder = layout.run(CELL, 0)
+    files = [folder / "generations.parquet", *(folder / f"rollouts/step-000{i}.parquet" for i in (0, 1))]
+    (folder / "rollouts").mkdir()
+    for file in files:
+        file.write_bytes(bytes(range(256)) * 20)
+    edit(folder / "manifest.json", lambda m: m["sha256"].update({f"rollouts/{f.name}": sha256(f) for f in files[1:]}))
+    write_hashes(folder, folder / "manifest.json", generations=hashes(files[0]))
+    assert len(collected(layout).runs) == 2
+    content = bytearray((folder / name).read_bytes() if (folder / name).exists() else b"unknown")
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match="hash") as error:
         collected(layout)
     assert error.value.file == folder / name
 

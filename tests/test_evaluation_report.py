@@ -7,6 +7,7 @@ import pandas as pd
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.evaluation import graders, summary
 from redraft.files import write_json
+from redraft.result_files import write_with_hash
 
 NOTHING = pd.DataFrame()
 
@@ -79,7 +80,9 @@ def test_two_graders_stand_side_by_side(tmp_path):
             {"step": step, "metric": "prompt_level_strict_acc", "lm_eval": 0.5 + 0.1 * seed, "lighteval": 0.5}
             for step in (5, 10)
         ]
-        write_json(file.with_name("ifeval.json"), {"metrics": metrics, "disagreements": [{"step": 5}, {"step": 10}]})
+        write_with_hash(
+            file.with_name("ifeval.json"), {"metrics": metrics, "disagreements": [{"step": 5}, {"step": 10}]}
+        )
     write_json(tmp_path / "b/seed0/ifeval.json", {"metrics": "of a run that was not collected"})
     assert graders(runs) == [
         {"cell": "a", "metric": "prompt_level_strict_acc", "lm_eval": 0.55, "lighteval": 0.5, "differ": 2}

@@ -13,8 +13,8 @@ from redraft.analysis.pages.finished_report import headline_summary, pack_report
 from redraft.analysis.pages.fragments import checked_fragment
 from redraft.analysis.pages.run_pages import views
 from redraft.errors import UserError
-from redraft.files import write_json
 from redraft.layout import Layout
+from redraft.result_files import write_with_hash
 
 ROOT = Path(__file__).parents[1]
 
@@ -164,13 +164,32 @@ def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
         "bare": {"method": "bare", "title": "t", "headlines": [], "claims": {}},
     }
     missing = {"runs": 4, "minutes": 12.4, "command": "snakemake reproduction"}
-    write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing})
+    write_with_hash(layout.pages / "summary.json", {"papers": papers, "missing": missing})
     text = summary_text(headline_summary(layout), layout)
     assert text.startswith(f"SPEC-RL\n  {sentence}\n  5 claims: 3 reproduced, 2 not run\n")
     assert "\n4 runs of the papers are missing, about 12 minutes of training on one core:\n  snakemake rep" in text
     assert text.endswith(f"open {layout.report}")
-    write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing | {"runs": 0}})
+    write_with_hash(layout.pages / "summary.json", {"papers": papers, "missing": missing | {"runs": 0}})
     assert "missing" not in summary_text(headline_summary(layout), layout)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"papers": {}, "missing": {"runs": 9, "minutes": 0, "command": "x"}}', r"differs from the hash in summary"),
+        ("null", "wrong type"),
+        ("[]", "wrong type"),
+        ('{"papers": 3}', "wrong type"),
+        ("{", "damaged"),
+    ],
+)
+def test_a_summary_that_the_report_did_not_write_is_one_error(content, message, layout):
+    file = layout.pages / "summary.json"
+    write_with_hash(file, {"papers": {}, "missing": {"runs": 0, "minutes": 0, "command": "x"}})
+    file.write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        headline_summary(layout)
+    assert error.value.file == file
 
 
 def test_claims_against_the_papers_own_tables_need_no_run(capsys, tmp_path, monkeypatch):

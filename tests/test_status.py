@@ -15,6 +15,7 @@ from redraft.layout import Layout
 from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import EVALUATION, acquire, lease
 from redraft.ops.workflow.status import STATES, RunStatus, run_status, run_statuses, status_text, target
+from redraft.provenance import hashes
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-spec-l0.5"
@@ -71,8 +72,29 @@ def test_a_run_is_trained_and_then_done(layout, folder):
     with lease(folder, FINGERPRINT):
         write_json(folder / "manifest.json", {"fingerprint": FINGERPRINT})
     assert run_status(layout, RUN).state == "trained"
-    write_json(folder / "scores.json", {})
+    write_json(folder / "scores.json", {"3": {"gsm8k": {"correct": 0, "total": 4}}})
+    write_json(folder / "grades.json", {"sha256": hashes(folder / "scores.json")})
     assert run_status(layout, RUN).state == "done"
+
+
+@pytest.mark.parametrize("content", [None, [], 7, {}, {"fingerprint": 7}, {"fingerprint": FINGERPRINT, "sha256": []}])
+def test_a_manifest_of_another_type_is_damage_that_names_the_file(content, layout, folder):
+    write_json(folder / "manifest.json", content)
+    found = run_status(layout, RUN)
+    assert found.state == "damaged"
+    assert found.detail[0].startswith(f"{folder / 'manifest.json'}: this file")
+
+
+@pytest.mark.parametrize("content", [None, [], {"3": 1}, {"x": {}}, {"3": {"gsm8k": {"correct": 9, "total": 4}}}])
+def test_scores_that_were_not_graded_are_damage_that_names_the_file(content, layout, folder):
+    write_json(folder / "manifest.json", {"fingerprint": FINGERPRINT})
+    write_json(folder / "scores.json", {"3": {"gsm8k": {"correct": 0, "total": 4}}})
+    write_json(folder / "grades.json", {"sha256": hashes(folder / "scores.json")})
+    write_json(folder / "scores.json", content)
+    found = run_status(layout, RUN)
+    assert found.state == "damaged"
+    assert found.detail[0].startswith(f"{folder / 'scores.json'}: this file")
+    assert "damaged" in status_text([found])
 
 
 def test_a_trained_run_that_is_evaluated_is_running_and_not_another_when_that_is_killed(layout, folder):
@@ -126,7 +148,7 @@ def test_an_unreadable_lease_or_manifest_is_no_traceback(layout, folder):
     assert run_status(layout, RUN).state == "running", "its owner may live"
     (folder / "manifest.json").write_text("{")
     os.utime(latest(folder).file, (1, 1))
-    assert run_status(layout, RUN).state == "outdated"
+    assert run_status(layout, RUN).state == "damaged"
 
 
 def test_all_runs_of_a_preset_are_listed_by_paper_and_grid(layout):

@@ -20,8 +20,8 @@ from redraft import layout
 from redraft.cli import app, extras
 from redraft.config import Experiments
 from redraft.errors import UserError
-from redraft.files import write_json
 from redraft.ops.workflow import freeze
+from redraft.result_files import write_with_hash
 from tests.finished import CELLS, finish
 from tests.test_environments import ROOT, UNREACHABLE, pins
 
@@ -259,7 +259,7 @@ def test_claims_against_the_papers_tables_need_no_checkout(tmp_path, monkeypatch
 def test_without_extras_a_project_has_its_own_experiments_and_results(without_extras, folder):
     finish(folder, CELLS[0], seed=1)
     pages = layout.Layout("tiny", folder / "results")
-    write_json(
+    write_with_hash(
         pages.pages / "summary.json", {"papers": {}, "missing": {"runs": 2, "minutes": 0, "command": "snakemake"}}
     )
     pages.report.write_text("<a href='report/summary.json'>")

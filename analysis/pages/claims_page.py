@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
@@ -18,8 +19,20 @@ from redraft.result_files import read_with_hash
 
 ORDER = (CONTRADICTED, REPRODUCED, INCONCLUSIVE, NOT_RUN)
 """Order of claims by verdict: the decided ones first."""
-CLAIMS: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
-"""A paper's file of judged claims."""
+
+
+class _Claim(TypedDict):
+    id: str
+    verdict: str
+    evidence: str
+    same_as: str
+    test: dict[str, Any]
+    parts: list[dict[str, Any]]
+    manifests: dict[str, Any]
+
+
+CLAIMS: TypeAdapter[Any] = TypeAdapter(list[_Claim])
+"""Types of what is read of a paper's file of judged claims."""
 _TEST: TypeAdapter[Test] = TypeAdapter(Test)
 
 

@@ -6,11 +6,39 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
 from redraft.cli.terminal import filled
 from redraft.errors import UserError
 from redraft.files import atomic
 from redraft.layout import Layout, check_inside
-from redraft.result_files import OBJECT, read_with_hash
+from redraft.result_files import read_with_hash
+
+
+class _Headline(TypedDict):
+    sentence: str
+
+
+class _Paper(TypedDict):
+    method: str
+    headlines: list[_Headline]
+    claims: dict[str, int]
+
+
+class _Missing(TypedDict):
+    runs: int
+    minutes: float | None
+    command: str
+
+
+class _Summary(TypedDict):
+    papers: dict[str, _Paper]
+    missing: _Missing
+
+
+SUMMARY: TypeAdapter[Any] = TypeAdapter(_Summary)
+"""Types of what is printed of `summary.json`."""
 
 
 def headline_summary(layout: Layout) -> dict[str, Any]:
@@ -24,7 +52,7 @@ def headline_summary(layout: Layout) -> dict[str, Any]:
         raise UserError(
             "there is no report yet", file=file, hint=f"`snakemake --config preset={layout.preset}` makes it"
         )
-    content: dict[str, Any] = read_with_hash(file, OBJECT, "papers", "missing")
+    content: dict[str, Any] = read_with_hash(file, SUMMARY)
     return content
 
 

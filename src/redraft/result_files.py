@@ -160,24 +160,21 @@ def check_records(folder: Path, manifest: Mapping[str, Any]) -> None:
         check_hashes(folder, {"steps.jsonl": recorded["steps.jsonl"]}, folder / "manifest.json")
 
 
-def check_rollouts(folder: Path) -> None:
-    """Check that the rollouts of a finished run are those that its manifest names; errors as of `check_hashes`."""
-    manifest = folder / "manifest.json"
-    recorded = read_manifest(manifest, "sha256")["sha256"].items()
-    check_hashes(folder, {name: digest for name, digest in recorded if name.startswith("rollouts/")}, manifest)
-
-
 def rollout_files(folder: Path) -> dict[int, Path]:
     """Rollout file of each step of a run, ascending; those of a finished run are the ones that its manifest names.
 
     Raises:
-        UserError: if there are none, or one of a finished run's is missing or was changed since.
+        UserError: if there are none, or one of a finished run's is missing, unknown or was changed since.
     """
-    files = steps_in(folder / "rollouts", ".parquet")
+    files, manifest = steps_in(folder / "rollouts", ".parquet"), folder / "manifest.json"
     if not files:
         raise UserError("this run has no saved rollouts", file=folder / "rollouts")
-    if (folder / "manifest.json").exists():
-        check_rollouts(folder)
+    if manifest.exists():
+        recorded = read_manifest(manifest, "sha256")["sha256"].items()
+        of_rollouts = {name: digest for name, digest in recorded if name.startswith("rollouts/")}
+        check_hashes(folder, of_rollouts, manifest)
+        if unknown := {file.name for file in files.values()} - {Path(name).name for name in of_rollouts}:
+            raise UserError("the manifest has no hash of this file", file=folder / "rollouts" / min(unknown))
     return files
 
 
@@ -193,7 +190,7 @@ def check_run(folder: Path, *, large: bool = False) -> None:
     manifest = folder / "manifest.json"
     check_records(folder, read_manifest(manifest, "sha256"))
     if large and (folder / "rollouts").is_dir():
-        check_rollouts(folder)
+        rollout_files(folder)
     records = ["generations.json"]
     if large:
         records.append("diversity.json")

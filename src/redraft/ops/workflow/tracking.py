@@ -6,7 +6,10 @@ Steps and epochs count from 1 in MLflow, as in figures. A policy's step is the n
 
 import logging
 import os
+import sqlite3
+import sys
 from collections import defaultdict
+from contextlib import closing
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 from filelock import FileLock
 
 from redraft.config import fingerprint
+from redraft.errors import UserError
 from redraft.files import read_json_lines, sha256, write_json
 from redraft.layout import Layout
 from redraft.ops.workflow.code_hash import code_of
@@ -43,7 +47,39 @@ def import_runs(layout: Layout, paper: str) -> None:
     record = layout.collected(paper) / "tracked.json"  # rejects a name that is no plain folder name, before writing
     layout.tracking.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{layout.tracking}.lock"):  # MLflow does not lock SQLite: two processes would both create its tables
+        if reason := _unreadable(layout.tracking):
+            layout.tracking.rename(aside := layout.tracking.with_name(f"{layout.tracking.name}.old"))
+            print(
+                f"{layout.tracking}: {reason}; it is made again from the runs, and the old one is {aside.name}",
+                file=sys.stderr,
+            )
+            others = layout.collected("*").parent.glob("*/tracked.json")
+            for other in sorted({file.parent.name for file in others} - {paper}):
+                write_json(layout.collected(other) / "tracked.json", _tracked(layout, other))
         write_json(record, _tracked(layout, paper))
+
+
+def _unreadable(database: Path) -> str:
+    """Reason why MLflow cannot use a database; empty if it can, or if there is none.
+
+    MLflow itself is not asked, since it keeps a connection to the file that it has rejected.
+    """
+    from mlflow.store.db.utils import _get_latest_schema_revision
+
+    if not database.exists():
+        return ""
+    try:
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            found = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):  # locked, or without permission: it may be intact
+            raise UserError(f"the database cannot be opened ({error})", file=database) from None
+        found = []
+    except sqlite3.DatabaseError as error:
+        return f"it is damaged ({error})"
+    if found != [(_get_latest_schema_revision(),)]:
+        return "it is of another version of MLflow"
+    return ""
 
 
 def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
@@ -74,12 +110,15 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
 
 def _digest(folder: Path) -> str:
     """Hash of a run's manifest, which contains the hash of its records, of its scores, and of `VERSION`."""
-    files = (folder / "manifest.json", folder / "scores.json")
-    return fingerprint({"version": VERSION} | {file.name: sha256(file) for file in files if file.exists()})
+    both = (folder / "manifest.json", folder / "scores.json")
+    return fingerprint({"version": VERSION} | {file.name: sha256(file) for file in both if file.exists()})
 
 
 def _experiment(client: Any, name: str, layout: Layout) -> str:
     found = client.get_experiment_by_name(name)
+    if found and found.lifecycle_stage != "active":
+        print(f"{layout.tracking}: the experiment {name} was deleted; it is restored", file=sys.stderr)
+        client.restore_experiment(found.experiment_id)
     location = (layout.folder / "mlflow-artifacts").resolve().as_uri()
     return found.experiment_id if found else client.create_experiment(name, artifact_location=location)
 
