@@ -29,10 +29,11 @@ def test_the_rules_are_printed_as_the_documentation_has_them(capsys):
     documented = (ROOT / "docs/exact-reuse.md").read_text()
     for line in out.splitlines():
         if re.match("(published|residual|block|one-hot)", line):
-            name, *_, kept, distribution = re.split(r"  +", line)
-            assert re.search(
-                rf"\| {re.escape(name)} \|.*\| {re.escape(kept)} \| {re.escape(distribution)} \|", documented
-            ), line
+            name, *distances, kept, distribution = re.split(r"  +", line)
+            # those of an exact rule are rounding errors, which depend on the machine
+            columns = distances if name.startswith("published") else [distances[0], *["[^|]*"] * 2]
+            row = [re.escape(name), *columns, re.escape(kept), re.escape(distribution)]
+            assert re.search(r"\| " + r" \| ".join(row) + r" \|", documented), line
 
 
 def test_a_rule_that_should_be_exact_and_is_not_ends_in_an_error(capsys, monkeypatch):

@@ -72,6 +72,9 @@ def advantages(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantage and return of every response token, both float32 (rows, tokens); groups may differ in size.
 
+    The reward of a response without tokens counts in its group's mean and standard deviation, as in verl, whose reward
+    managers write it to the last column. It has no advantage of its own.
+
     Args:
         rewards: float32 (rows,), of whole responses.
         mask: (rows, tokens), 1 on response tokens.
@@ -79,9 +82,9 @@ def advantages(
         values: float32 (rows, tokens), the critic's before each token; PPO needs them.
     """
     token_level = torch.zeros_like(mask, dtype=torch.float32)
-    lengths = mask.long().sum(1)
-    rows = lengths.nonzero()[:, 0]  # an empty response has no last token; column -1 would be another's
-    token_level[rows, lengths[rows] - 1] = rewards[rows]
+    # Estimators of groups sum over a row, so an empty response's reward may be at any position: all are masked.
+    last = (mask.long().sum(1) - 1).clamp(min=0)
+    token_level[torch.arange(len(rewards), device=rewards.device), last] = rewards
     if isinstance(algorithm, PPO):
         return core_algos.compute_gae_advantage_return(
             token_level_rewards=token_level,
