@@ -96,7 +96,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with pytest.raises(UserError, match=r"(?s)supports no locks \(No locks available\).*a\.lock"):
+    with pytest.raises(UserError, match=r"(?s)a\.lock: .*supports no locks \(No locks available\).*REDRAFT_LOCKS"):
         devices.lock(tmp_path / "a.lock", "me", wait=False)
 
 
