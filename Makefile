@@ -24,6 +24,8 @@ SEED ?= 0
 # All tests of a file run in one worker, which shares their fixtures; tests/conftest.py orders the files. On two cores a
 # third and a fourth worker compute while others wait for a disk or a process; tests that start servers use both cores.
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
+# See envs/install.sh.
+export PIP_USER := 0
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: help reproduce share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval

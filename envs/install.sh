@@ -6,6 +6,8 @@
 set -eu
 venv=$1
 name=${2:-cpu}
+# pip refuses to install into a virtual environment for "the user", as PIP_USER=1 or `user = true` of its settings say.
+export PIP_USER=0
 lock=envs/$name/requirements.lock
 [ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu or lighteval)" >&2; exit 2; }
 

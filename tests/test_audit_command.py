@@ -32,9 +32,13 @@ def test_the_rules_are_printed_as_the_documentation_has_them(capsys):
     ]
     verdicts = {(name, verdict) for name, *_, verdict in lines}
     assert len(verdicts) == len(lines) / len(rules.DRIFTS), "a rule has one verdict at all drifts"
-    for name, drift, *_, kept, verdict in lines:
+    for name, drift, *distances, kept, verdict in lines:
         if drift == "0.06":  # the page has one of the three drifts
-            row = rf"\| {re.escape(name)} \| 0.06 \|.*\| {re.escape(kept)} \| {re.escape(verdict)} \|"
+            # distances of an exact rule are rounding errors, which depend on the machine
+            columns = distances if name.startswith("published") else ["[^|]*"] * 2
+            row = (
+                r"\| " + r" \| ".join([re.escape(name), drift, *columns, re.escape(kept), re.escape(verdict)]) + r" \|"
+            )
             assert re.search(row, documented), name
 
 

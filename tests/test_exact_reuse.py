@@ -1,5 +1,8 @@
 """Exact reuse with engines: kept, sampled and stored tokens, their distribution, and unsupported settings."""
 
+import math
+from itertools import product
+
 import numpy as np
 import pytest
 import yaml
@@ -11,10 +14,13 @@ from redraft.config.model import TinyModel
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit import samplers
+from redraft.lab.audit.context_faults import ContextFault
 from redraft.lab.audit.enumeration import Space
-from redraft.lab.audit.goodness import LEVEL, POWER, g_test, power, samples_for
+from redraft.lab.audit.goodness import LEVEL, POWER, g_test, power, samples_against, samples_for
 from redraft.lab.audit.samplers import count_responses, sample_last_pass
 from redraft.lab.audit.tiny_models import ModelPolicy, drifting
+from redraft.methods.acceptance.residual import ResidualRule
+from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.block import BlockReuse
 from redraft.methods.drafts.response import is_renewed
 from redraft.methods.gumbel import CoupledReuse
@@ -146,8 +152,12 @@ def drifted():
 
 
 CHOSEN = [
-    sampler for sampler in samplers.samplers() if sampler.engine == "torch" or sampler.name in ("vanilla", "block")
+    sampler
+    for sampler in samplers.samplers()
+    if (sampler.engine == "torch" and (not sampler.planted or sampler.name == "planted: half a residual"))
+    or sampler.name in ("vanilla", "block", "weighted, l = e^0.5")
 ]
+PLANTED = [sampler for sampler in samplers.samplers() if sampler.planted]
 
 
 @pytest.mark.parametrize("sampler", CHOSEN, ids=lambda s: f"{s.name}-{s.engine}")
@@ -157,6 +167,50 @@ def test_engines_sample_from_the_policys_distribution_and_others_are_rejected(sa
     assert found.passes, found
     assert found.test.samples == SAMPLES
     assert (found.kept > 0.05) is (sampler.name != "vanilla")
+
+
+@pytest.fixture(scope="module")
+def last_policies():
+    """The policies of the audit's last two passes, and their models."""
+    models = samplers.policies()[-2:]
+    return [ModelPolicy(samplers.SPACE, model) for model in models], models
+
+
+@pytest.mark.parametrize("sampler", PLANTED, ids=lambda s: s.name)
+def test_a_planted_fault_has_the_distribution_that_is_enumerated_and_the_audit_detects_it(sampler, last_policies):
+    """Few samples show that the enumeration is right; its distance from the policy says that the audit's detect it."""
+    policies, models = last_policies
+    found = samplers.audit(sampler, models, 300)
+    test = g_test(found.counts, sampler.planted.distribution(*policies))
+    assert test.p_value > 1e-3, test
+    assert found.distance == pytest.approx(sampler.planted.distance(*policies))
+    assert found.distance > 0.03
+    assert found.detected_from <= samplers.SAMPLES
+    if found.detected_from <= 300:
+        assert found.test.rejected
+
+
+def test_models_that_hardly_depend_on_context_hide_a_token_that_is_fed_twice():
+    """The models of the audit before it had planted faults of context, in which the next token depends little on
+    earlier ones."""
+    sampler = next(s for s in PLANTED if "fed twice, residual" in s.name)
+    weak = [ModelPolicy(samplers.SPACE, model) for model in drifting(samplers.SPACE, 3, 0.12)[-2:]]
+    exact = weak[-1].response_distribution()
+    assert samples_against(sampler.planted.distribution(*weak), exact) > 4 * samplers.SAMPLES
+    strong = [ModelPolicy(samplers.SPACE, model) for model in samplers.policies()[-2:]]
+    seen = [strong[-1].after((first, second)) for first, second in product(range(1, 4), repeat=2)]
+    assert max(np.abs(one - other).sum() / 2 for one in seen for other in seen) > 0.3
+
+
+def test_an_engine_without_a_fault_is_the_right_sampler_of_a_planted_one(last_policies):
+    """The same wrapper without a change: the enumeration has no distance, and the test does not reject it."""
+    _, models = last_policies
+    for name, rule in (("residual", ResidualRule()), ("weighted, l = e^0.5", WeightedRule(math.exp(0.5)))):
+        fault = ContextFault("nothing", lambda draft, kept, prefix: prefix)
+        sampler = samplers.context_fault(name, samplers.Planted(rule, fault))
+        found = samplers.audit(sampler, models, 100)
+        assert found.distance < 1e-9
+        assert not found.test.rejected
 
 
 AT_TEMPERATURES = {

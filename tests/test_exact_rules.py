@@ -44,6 +44,16 @@ def test_a_space_has_every_response_once_and_none_continues_after_its_end():
     assert Policy(SMALL, 3, 1, 0.5).response_distribution().sum() == pytest.approx(1)
 
 
+def test_the_published_rule_keeps_the_log_probabilities_of_the_pass_that_sampled_a_token(audited):
+    """As in training; with renewed ones its error after two passes would be 0.031, 0.086 and 0.20."""
+    last = {row.drift: row.last for row in audited if row.rule == "published, l = 1"}
+    assert last == {
+        0.1: pytest.approx(0.0283, abs=5e-4),
+        0.3: pytest.approx(0.081, abs=1e-3),
+        0.8: pytest.approx(0.19, abs=5e-3),
+    }
+
+
 def test_rules_that_claim_it_are_exact_over_passes_and_the_published_one_follows_its_formula(audited):
     assert {row.rule for row in audited} == set(RULES)
     shipped = {name: name.split(",")[0] for name in RULES}

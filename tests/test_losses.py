@@ -65,14 +65,20 @@ def test_groups_may_differ_in_size():
     torch.testing.assert_close(advantages(RLOO(), rewards, mask, groups)[0], expected)
 
 
-@pytest.mark.parametrize("algorithm", [GRPO(), RLOO(), DAPO()], ids=lambda a: a.kind)
-def test_an_empty_response_has_no_reward_and_leaves_the_others_as_they_are(algorithm):
-    """Its last token would be column -1, which belongs to the longest response."""
-    groups, mask = np.array([0, 0, 0, 0]), mask_of(2, 3, 0, 3)
-    computed = [advantages(algorithm, torch.tensor([1.0, 0.0, r, 1.0]), mask, groups)[0] for r in (0.0, 1.0)]
-    torch.testing.assert_close(computed[0], computed[1], atol=0, rtol=0)
-    assert computed[0][2].abs().sum() == 0
-    assert (computed[0][:, -1] != 0).tolist() == [False, True, False, True]
+@pytest.mark.parametrize("algorithm", [GRPO(), RLOO(), DAPO(), REINFORCE()], ids=lambda a: a.kind)
+def test_an_empty_response_has_no_advantage_and_its_reward_counts_in_the_group(algorithm):
+    """The others' advantages are those of a group in which that response has a token."""
+    groups, rewards = np.array([0, 0, 0, 0]), torch.tensor([1.0, 0.0, 1.0, 1.0])
+    empty, whole = mask_of(2, 3, 0, 3), mask_of(2, 3, 1, 3)
+    computed, expected = (advantages(algorithm, rewards, mask, groups)[0] for mask in (empty, whole))
+    assert computed[2].abs().sum() == 0
+    torch.testing.assert_close(computed[[0, 1, 3]], expected[[0, 1, 3]], atol=0, rtol=0)
+
+
+def test_grpo_s_baseline_with_an_empty_response_is_the_mean_over_all_four():
+    rewards = torch.tensor([1.0, 0.0, 1.0, 1.0])
+    computed, _ = advantages(REINFORCE(), rewards, mask_of(2, 3, 0, 3), np.zeros(4, int))
+    torch.testing.assert_close(computed[:, 0], torch.tensor([0.25, -0.75, 0.0, 0.25]))
 
 
 def test_an_empty_response_s_reward_is_no_return_of_ppo():

@@ -197,8 +197,19 @@ def test_a_piecewise_answer_is_read_and_compared_as_text():
 
 @pytest.mark.parametrize(
     "content",
-    [", " * 50_000 + "1", " " * 100_000 + "1 ", "1 234 " * 20_000 + "x", r"\textbf{" * 20_000, "^(" * 30_000]
-    + ["\\" * 100_001, ".," * 50_000, "1 1/" * 25_000, "$" * 100_000, r"1^{\text{" * 20_000, r"\langle " * 12_000],
+    [
+        ", " * 50000 + "1",
+        " " * 100000 + "1 ",
+        "1 234 " * 20000 + "x",
+        r"\textbf{" * 20000,
+        "^(" * 30000,
+        "\\" * 100001,
+        ".," * 50000,
+        "1 1/" * 25000,
+        "$" * 100000,
+        r"1^{\text{" * 20000,
+        r"\langle " * 12000,
+    ],
 )
 def test_rewriting_takes_no_time_that_grows_with_the_square_of_the_length(content):
     began = time.process_time()

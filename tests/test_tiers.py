@@ -46,3 +46,15 @@ def test_a_file_that_starts_slurm_or_lighteval_has_no_unmarked_test(tmp_path, na
         check_marks([an_item(file, MARKER), an_item(file)])
     file.write_text("import tests")
     check_marks([an_item(file)])
+
+
+def test_a_test_that_hangs_ends_with_its_stack(tmp_path, pytestconfig):
+    """By the settings of this project with a shorter limit."""
+    assert float(pytestconfig.getini("faulthandler_timeout")) == 1200
+    (tmp_path / "test_hangs.py").write_text("import time\n\ndef test_it():\n    time.sleep(60)\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_timeout = 0.5\nfaulthandler_exit_on_timeout = true\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+    assert result.returncode == 1
+    assert "Timeout" in result.stderr
+    assert "in test_it" in result.stderr

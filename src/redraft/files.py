@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,30 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+def socket_folder(longest: int) -> str:
+    """Folder for sockets whose name has at most so many bytes: that of temporary files, or else a shorter one.
+
+    Linux limits a socket's path to 107 bytes, and libraries append names to `TMPDIR`, which is long in jobs of many
+    clusters.
+
+    Raises:
+        UserError: if no folder that can be written to is short enough.
+    """
+    own = tempfile.gettempdir()
+    for folder in (own, *SHORT_FOLDERS):
+        if len(os.fsencode(folder)) <= longest and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    raise UserError(
+        "no folder of temporary files has a name that is short enough for sockets",
+        key="TMPDIR",
+        value=own,
+        allowed=f"at most {longest} bytes, or /tmp writable",
+    )
 
 
 @contextmanager

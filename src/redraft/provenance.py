@@ -173,9 +173,10 @@ def git_state() -> dict[str, Any]:
         except (OSError, subprocess.CalledProcessError):
             return None
 
-    if (
-        git("ls-files", "--error-unmatch", Path(__file__).name) is None
-    ):  # site-packages may be inside another repository
+    # Another repository may contain site-packages, or a copy of this checkout: its commits are not this code's.
+    top, root = git("rev-parse", "--show-toplevel"), Path(__file__).resolve().parents[2]
+    tracked = git("ls-files", "--error-unmatch", Path(__file__).name) is not None
+    if not top or Path(top).resolve() != root or not tracked:
         return {"commit": None, "modified": None}
     # Untracked files count in folders of code and experiments only; a log file elsewhere is no modification.
     changes = git("status", "--porcelain", "--", *(f":/{part}" for part in ("src", "experiments", "workflows")))

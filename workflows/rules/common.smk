@@ -4,6 +4,7 @@ import os
 import sys
 from functools import wraps
 
+from redraft.cli.process import commands_on_path, repair_streams
 from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
 from redraft.layout import require_writable
@@ -31,6 +32,8 @@ def checked(function):
     return call
 
 
+repair_streams()
+commands_on_path()
 CALL = checked(Call.of)(config)
 checked(CALL.register_cells)(Path(workflow.basedir))
 if workflow.is_main_process:

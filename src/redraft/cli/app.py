@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from redraft.cli.extras import missing
-from redraft.cli.process import FastExit, gc_paused
+from redraft.cli.process import FastExit, gc_paused, repair_streams
 from redraft.cli.terminal import error_text
 from redraft.errors import UserError
 from redraft.files import NO_ACCESS, NO_SPACE
@@ -136,7 +136,10 @@ def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) 
         arguments: command line; None for the process's own, and then the process exits fast after a success.
         command: the command to call.
     """
-    fast_exit = FastExit() if arguments is None else None
+    fast_exit = None
+    if arguments is None:
+        repair_streams()
+        fast_exit = FastExit()
     try:
         command(args=arguments)
     except SystemExit as end:

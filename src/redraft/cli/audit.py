@@ -101,8 +101,8 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
 def _samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import samplers
 
-    draws, models = draws or samplers.SAMPLES, samplers.policies()
-    audit_one = lambda sampler: samplers.audit(sampler, models, draws, temperature=temperature)  # noqa: E731
+    models = samplers.policies()
+    audit_one = lambda sampler: samplers.audit(sampler, models, draws or None, temperature=temperature)  # noqa: E731
     return _audit_each(samplers.samplers(), audit_one, draws)
 
 
@@ -110,11 +110,11 @@ def _vllm_samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, 
     _require_vllm(AuditPart.VLLM_SAMPLERS)
     from redraft.lab.audit import samplers, tiny_models, vllm_samplers
 
-    draws, policies = draws or samplers.SAMPLES, samplers.policies()
-    distribution = tiny_models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
-    with vllm_samplers.serving(policies, temperature=temperature) as engines:
+    models = samplers.policies()
+    policies = [tiny_models.ModelPolicy(samplers.SPACE, model, temperature) for model in models]
+    with vllm_samplers.serving(models, temperature=temperature) as engines:
         return _audit_each(
-            vllm_samplers.samplers(), lambda one: samplers.audit_engines(one, engines, distribution, draws), draws
+            vllm_samplers.samplers(), lambda one: samplers.audit_engines(one, engines, policies, draws or None), draws
         )
 
 
@@ -135,15 +135,20 @@ def _audit_each(
             "G": round(f.test.statistic, 1),
             "classes": f.test.classes,
             "p": f.test.p_value,
+            "TV": f.distance,
+            "detected from": f.detected_from,
             "distribution": f.verdict,
         }
         for f in results
     ]
-    power = goodness.power(draws, len(samplers.SPACE.responses), samplers.DISTANCE)
+    samples = draws or samplers.SAMPLES
+    power = goodness.power(samples, len(samplers.SPACE.responses), samplers.DISTANCE)
     note = (
-        f"Samplers: G-tests of {draws:,} responses after {samplers.EPOCH_PASSES} epoch passes. A sampler is wrong if "
-        f"p < {goodness.LEVEL:g}. The test detects a total variation distance of {samplers.DISTANCE} with "
-        f"probability {int(100 * power)} % or more. It must detect the published rule and the planted faults."
+        f"Samplers: G-tests of {samples:,} responses after {samplers.EPOCH_PASSES} epoch passes. A sampler is wrong if "
+        f"p < {goodness.LEVEL:g}. The test detects a total variation distance of {samplers.DISTANCE} with probability "
+        f"{int(100 * power)} % or more. It must detect the published rule and the planted faults. TV is the enumerated "
+        f"distance of a fault, which as many responses as stated next to it detect with probability "
+        f"{goodness.POWER:.0%}."
     )
     return note, rows, all(f.passes for f in results)
 

@@ -174,8 +174,8 @@ def check(
         try:
             check_paper(experiments, settings, each)
             check_reported(experiments, each)
-        except UserError as mistake:
-            mistakes[each] = mistake
+        except UserError as error:
+            mistakes[each] = error
     if as_json:
         rows = [{"paper": each, "mistake": str(mistakes[each]) if each in mistakes else None} for each in papers]
         typer.echo(document("check", {"preset": preset, "papers": papers}, rows))

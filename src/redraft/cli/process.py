@@ -1,12 +1,40 @@
-"""Faster start and end of a process that loads large libraries such as PyTorch and transformers."""
+"""Start and end of a process: its standard streams, and less time for large libraries such as PyTorch."""
 
 import atexit
 import gc
+import io
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+
+def repair_streams() -> None:
+    """Open closed standard streams to nothing, and let the others write escapes for what their encoding lacks.
+
+    A closed one, as of `command >&-`, would be None in Python, and the next file that is opened would take its number,
+    which child processes write to.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number, this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # else a test's
+            stream.reconfigure(errors="backslashreplace")
+
+
+def commands_on_path() -> None:
+    """Let child processes find the commands of this Python's environment, also where nobody has activated it."""
+    folder = str(Path(sys.executable).parent)
+    path = os.environ.get("PATH", os.defpath)
+    if folder not in path.split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([folder, path])
 
 
 @contextmanager

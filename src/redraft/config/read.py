@@ -78,7 +78,7 @@ def _other_tag(_: _Loader, node: yaml.Node) -> None:
 _Loader.yaml_constructors = {
     f"tag:yaml.org,2002:{tag}": yaml.CSafeLoader.yaml_constructors[f"tag:yaml.org,2002:{tag}"]
     for tag in ("null", "bool", "int", "float", "str")
-} | {"tag:yaml.org,2002:map": _mapping, "tag:yaml.org,2002:seq": _sequence, None: _other_tag}
+} | {"tag:yaml.org,2002:map": _mapping, "tag:yaml.org,2002:seq": _sequence, None: _other_tag}  # type: ignore[dict-item]
 
 
 def shown(value: Any) -> Any:

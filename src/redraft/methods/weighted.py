@@ -56,5 +56,5 @@ class WeightedReuse(StoredTop):
 
     @classmethod
     def sampled(cls, vocabulary: int) -> dict[str, Self]:
-        """None: its samples have the policy's distribution by weight alone."""
-        return {}
+        """As of the rules, whose names it has there."""
+        return {f"{name}, l = e^0.5": method for name, method in super().sampled(vocabulary).items()}

@@ -6,14 +6,17 @@ everything else again.
 """
 
 import multiprocessing
+import multiprocessing.util
 import os
 import resource
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pebble import ProcessPool
 
+from redraft.files import socket_folder
 from redraft.tasks.answers import Outcome
 
 Item = TypeVar("Item")
@@ -21,6 +24,9 @@ Result = TypeVar("Result")
 
 MEMORY = 4 << 30
 """Bytes that a worker may map in addition to those at its start; more raises MemoryError in the worker."""
+
+LONGEST_FOLDER = 75
+"""Bytes of a folder's name in which `multiprocessing` can make its sockets: it appends 32."""
 
 InstructionVerdicts = tuple[Outcome, list[bool], list[bool], list[bool] | None, list[bool] | None]
 """An outcome, and the verdicts on each instruction: strict, loose, and both of the unchanged checkers."""
@@ -64,6 +70,12 @@ def context() -> Any:
 
     The server also preloads this module and the imports of a job's main module, which would take each worker 0.08 s.
     """
+    # multiprocessing makes its folder of sockets once, where tempfile's folder is then
+    before, tempfile.tempdir = tempfile.tempdir, socket_folder(LONGEST_FOLDER)
+    try:
+        multiprocessing.util.get_temp_dir()
+    finally:
+        tempfile.tempdir = before
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["redraft.cli.app", "redraft.tasks.rewards", __name__])
     return context

@@ -75,6 +75,9 @@ def advantages(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantage and return of every response token, both float32 (rows, tokens); groups may differ in size.
 
+    The reward of a response without tokens counts in its group's mean and standard deviation, as in verl, whose reward
+    managers write it to the last column. It has no advantage of its own.
+
     Args:
         rewards_B: float32 (rows,), of whole responses.
         mask_BT: (rows, tokens), 1 on response tokens.
@@ -82,9 +85,9 @@ def advantages(
         values_BT: float32 (rows, tokens), the critic's before each token; PPO needs them.
     """
     token_level_BT = torch.zeros_like(mask_BT, dtype=torch.float32)
-    lengths_B = mask_BT.long().sum(1)
-    rows = lengths_B.nonzero()[:, 0]  # an empty response has no last token; column -1 would be another's
-    token_level_BT[rows, lengths_B[rows] - 1] = rewards_B[rows]
+    # Estimators of groups sum over a row, so an empty response's reward may be at any position: all are masked.
+    last_B = (mask_BT.long().sum(1) - 1).clamp(min=0)
+    token_level_BT[torch.arange(len(rewards_B), device=rewards_B.device), last_B] = rewards_B
     if isinstance(algorithm, PPO):
         return core_algos.compute_gae_advantage_return(
             token_level_rewards=token_level_BT,

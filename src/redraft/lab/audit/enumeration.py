@@ -12,7 +12,7 @@ Shapes: R responses of the space, V vocabulary, T tokens of a draft, k stored to
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 
@@ -138,20 +138,33 @@ def total_variation(distribution: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(distribution - other).sum() / 2)
 
 
+ContinuedBy = Callable[[Response, int], Policy]
+"""Policy that continues a draft after its number of kept tokens."""
+
+
 def reuse_distribution(
-    rule: Rule, drafts: np.ndarray, draft_policy: Policy, policy: Policy, top: int = 0, both: bool = False
+    rule: Rule,
+    drafts: np.ndarray,
+    draft_policy: Policy,
+    policy: Policy,
+    top: int = 0,
+    both: bool = False,
+    continued_by: ContinuedBy | None = None,
 ) -> np.ndarray:
     """Distribution of the responses that a rule makes from drafts, float64 (R,).
 
-    `drafts`, float64 (R,), is the true distribution of the drafts, which may differ from that of `draft_policy`. Other
-    arguments: see `stored_distributions`.
+    Args:
+        drafts: float64 (R,), the true distribution of the drafts, which may differ from that of `draft_policy`.
+        continued_by: an engine that samples from another distribution than the policy's, which it reports when it
+            scores drafts; None for a right engine. Other arguments: see `stored_distributions`.
     """
     space, distribution_R = policy.space, np.zeros(len(policy.space.responses))
     for draft, weight in zip(space.responses, drafts, strict=True):
         distributions = stored_distributions(draft, draft_policy, policy, top, both)
         for kept, probability in enumerate(rule.distribution_of_kept(rule.acceptance(distributions))):
             if weight * probability > 0:
-                continued_R = _continued(draft[:kept], policy, rule.residual(distributions, kept))
+                sampler = continued_by(draft, kept) if continued_by else policy
+                continued_R = _continued(draft[:kept], sampler, rule.residual(distributions, kept))
                 distribution_R += weight * probability * continued_R
     return distribution_R
 
@@ -187,32 +200,43 @@ def weighted_errors_by_pass(
     rule: WeightedRule, policies: Sequence[Policy], top: int, both: bool = False
 ) -> list[float]:
     """As `errors_by_pass`, of the importance-weighted distribution."""
-    first = policies[0]
-    drafts: WeightedResponses = {(r, (0.0,) * len(r)): first.probability(r) for r in first.space.responses}
-    errors = [0.0]
+    drafts, errors = unweighted(policies[0]), [0.0]
     for before, now in pairwise(policies):
         drafts = weighted_responses(rule, drafts, before, now, top, both)
         errors.append(total_variation(weighted_distribution(drafts, now.space), now.response_distribution()))
     return errors
 
 
+def unweighted(policy: Policy) -> WeightedResponses:
+    """Responses of a policy, with weights of 1."""
+    return {(r, (0.0,) * len(r)): policy.probability(r) for r in policy.space.responses}
+
+
 def weighted_responses(
-    rule: WeightedRule, drafts: WeightedResponses, draft_policy: Policy, policy: Policy, top: int, both: bool = False
+    rule: WeightedRule,
+    drafts: WeightedResponses,
+    draft_policy: Policy,
+    policy: Policy,
+    top: int,
+    both: bool = False,
+    continued_by: ContinuedBy | None = None,
 ) -> WeightedResponses:
-    """Responses that a rule makes from weighted drafts; other arguments: see `stored_distributions`."""
+    """Responses that a rule makes from weighted drafts; other arguments: see `reuse_distribution`."""
     responses: dict[tuple[Response, tuple[float, ...]], float] = defaultdict(float)
-    continuations: dict[Response, list[tuple[Response, float]]] = {}
+    continuations: dict[tuple[Response, Response], list[tuple[Response, float]]] = {}
     for (draft, before), draft_probability in drafts.items():
         distributions = stored_distributions(draft, draft_policy, policy, top, both)
         for kept, probability in enumerate(rule.distribution_of_kept(rule.acceptance(distributions))):
             if draft_probability * probability == 0:
                 continue
             weights, prefix = rule.weights(distributions, kept, np.array(before)), draft[:kept]
-            if prefix not in continuations:
+            case = (prefix, draft) if continued_by else (prefix, ())
+            if case not in continuations:
+                sampler = continued_by(draft, kept) if continued_by else policy
                 whole = prefix in policy.space.index
                 matching = [prefix] if whole else [r for r in policy.space.responses if r[:kept] == prefix]
-                continuations[prefix] = [(r, policy.probability(r, kept)) for r in matching]
-            for response, continued in continuations[prefix]:
+                continuations[case] = [(r, sampler.probability(r, kept)) for r in matching]
+            for response, continued in continuations[case]:
                 new = [0.0] * (len(response) - kept)
                 if new:
                     new[0] = weights.after(response[kept])
@@ -228,6 +252,28 @@ def weighted_distribution(responses: WeightedResponses, space: Space) -> np.ndar
     for (response, log_weights), probability in responses.items():
         distribution_R[space.index[response]] += probability * math.exp(sum(log_weights))
     return distribution_R
+
+
+WEIGHT_BOUNDS = (-0.1, 0.1)
+"""Log-weights of responses that separate low, even and high weights."""
+
+
+def weight_classes(indices: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
+    """Number, from 0 to 3 R - 1, of each response's class: the response and whether its weight is low, even or high.
+
+    Args:
+        indices: integer (N,), of the responses in the space.
+        log_weights: float64 (N,), of whole responses.
+    """
+    return 3 * indices + np.digitize(log_weights, WEIGHT_BOUNDS)
+
+
+def class_distribution(responses: WeightedResponses, space: Space) -> np.ndarray:
+    """Distribution over the classes of weighted responses, float64 (3 R,)."""
+    indices = np.array([space.index[response] for response, _ in responses])
+    log_weights = np.array([sum(weights) for _, weights in responses])
+    classes = weight_classes(indices, log_weights)
+    return np.bincount(classes, np.array(list(responses.values())), minlength=3 * len(space.responses))
 
 
 def spec_rl_distribution(draft_policy: Policy, policy: Policy, lenience: float) -> np.ndarray:

@@ -5,6 +5,7 @@ asymptotically a chi-squared distribution with classes - 1 degrees of freedom.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,14 +58,40 @@ def power(samples: int, classes: int, distance: float) -> float:
     For a sampler of distribution s, G is approximately non-central chi-squared with non-centrality
     n sum (s - p)^2 / p, which is at least 4 n TV^2 by the Cauchy-Schwarz inequality.
     """
-    freedom = classes - 1
-    return float(stats.ncx2.sf(stats.chi2.isf(LEVEL, freedom), freedom, 4 * samples * distance**2))
+    return _rejected(classes - 1, 4 * samples * distance**2)
+
+
+def _rejected(freedom: int, noncentrality: float) -> float:
+    """Probability that a non-central chi-squared variable exceeds the critical value."""
+    return float(stats.ncx2.sf(stats.chi2.isf(LEVEL, freedom), freedom, noncentrality))
 
 
 def samples_for(classes: int, distance: float) -> int:
     """Sample size at which the power reaches `POWER`, rounded up to two significant digits."""
+    return _least(lambda samples: power(samples, classes, distance))
+
+
+def samples_against(wrong: np.ndarray, distribution: np.ndarray) -> int:
+    """Sample size at which a G-test rejects samples of the distribution `wrong`, both float64 (R,), with `POWER`."""
+
+    def power_of(samples: int) -> float:
+        expected_R, wrong_R = samples * distribution, samples * wrong
+        often = expected_R >= MIN_EXPECTED_COUNT
+        expected, other = (np.append(x[often], x[~often].sum()) for x in (expected_R, wrong_R))
+        possible = expected > 0
+        return _rejected(int(possible.sum()) - 1, float(((other - expected)[possible] ** 2 / expected[possible]).sum()))
+
+    return _least(power_of)
+
+
+MANY_SAMPLES = 10**8
+"""Sample sizes above this are not searched."""
+
+
+def _least(power_of: Callable[[int], float]) -> int:
+    """Smallest sample size from 100 on with `POWER`, rounded up to two significant digits; at most `MANY_SAMPLES`."""
     samples = 100
-    while power(samples, classes, distance) < POWER:
+    while power_of(samples) < POWER and samples < MANY_SAMPLES:
         samples = math.ceil(samples * 1.1)
     digits = 10 ** (len(str(samples)) - 2)
     return math.ceil(samples / digits) * digits

@@ -14,6 +14,8 @@ from redraft.lab.audit.enumeration import (
     total_variation,
     weighted_errors_by_pass,
 )
+from redraft.lab.audit.epoch_passes import PassChain
+from redraft.lab.audit.uniforms import IndependentUniforms
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.rule import Rule
 from redraft.methods.acceptance.weighted import WeightedRule
@@ -94,6 +96,11 @@ def enumerate_rule(name: str, audited: AuditedRule, policies: list[Policy], drif
     rule, both, top = audited.rule, audited.both, stored_top(audited, SPACE)
     if isinstance(rule, WeightedRule):
         errors = weighted_errors_by_pass(rule, policies, top, both)
+    elif not audited.renewed:
+        passes = PassChain(rule, policies, top, renewed=False).passes(IndependentUniforms())
+        distributions = (each.distribution for each in passes)
+        exact = (policy.response_distribution() for policy in policies[1:])
+        errors = [0.0, *map(total_variation, distributions, exact)]
     else:
         errors = errors_by_pass(rule, policies, top, both)
     formula = None

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from transformers import PreTrainedModel
 
 from redraft.engines.vllm.engine import VLLMEngine
+from redraft.lab.audit.context_faults import LEFT_OUT
 from redraft.lab.audit.enumeration import Space
-from redraft.lab.audit.samplers import SPACE, AuditedSampler, half_residual_fault, samplers_of
+from redraft.lab.audit.samplers import SPACE, AuditedSampler, Planted, context_fault, half_residual_fault, samplers_of
 from redraft.lab.audit.tiny_models import PROMPT
+from redraft.methods.acceptance.residual import ResidualRule
 
 if TYPE_CHECKING:
     from redraft.engines.vllm.local import LocalVLLM
@@ -35,9 +37,10 @@ class PassEngine(VLLMEngine):
 
 
 def samplers() -> Iterator[AuditedSampler]:
-    """All samplers of vLLM, and a planted fault."""
+    """All samplers of vLLM, and planted faults."""
     yield from samplers_of("vllm", VLLMEngine.capabilities)
     yield half_residual_fault("vllm")
+    yield context_fault("residual", Planted(ResidualRule(), LEFT_OUT), "vllm")
 
 
 @contextmanager

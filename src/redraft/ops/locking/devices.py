@@ -163,6 +163,15 @@ def lock(file: Path, text: str, *, wait: bool) -> int | None:
         except BlockingIOError:
             os.close(descriptor)
             return None
+        except OSError as error:
+            os.close(descriptor)
+            raise UserError(
+                f"this file system supports no locks ({error.strerror})",
+                file=file,
+                key=LOCK_VARIABLE,
+                value=str(file.parent),
+                allowed="a folder on a local file system, the same for all users and jobs of the machine",
+            ) from None
         except BaseException:
             os.close(descriptor)
             raise

@@ -1,6 +1,5 @@
 """Slurm's queue: states of jobs, jobs of a folder and their cancellation, and the cluster's name."""
 
-import getpass
 import os
 import re
 import shutil
@@ -66,7 +65,7 @@ def jobs_of(folder: Path) -> list[str]:
     """
     if not shutil.which("squeue"):
         return []
-    queue = ("squeue", "--noheader", "--user", getpass.getuser(), "--format=%i|%Z")
+    queue = ("squeue", "--noheader", "--user", str(os.getuid()), "--format=%i|%Z")
     answer = _answer(*queue, seconds=CANCEL_SECONDS)
     if answer is not None and UNCONFIGURED in answer.stderr:
         return []
@@ -81,7 +80,7 @@ def cancel(jobs: Sequence[str]) -> None:
     """Cancel jobs and wait until they have left the queue; raise a UserError if they do not."""
     subprocess.run(["scancel", *jobs], check=True, timeout=CANCEL_SECONDS)
     deadline = time.monotonic() + CANCEL_SECONDS
-    queue = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%i"]
+    queue = ["squeue", "--noheader", "--user", str(os.getuid()), "--format=%i"]
     while True:
         answer = subprocess.run(queue, capture_output=True, text=True, timeout=CANCEL_SECONDS, check=True)
         left = sorted(set(jobs) & set(answer.stdout.split()))

@@ -37,6 +37,7 @@ from redraft.train.loop import TrainingLoop, inputs_of
 from redraft.train.verl.config import compose, environment
 from redraft.train.verl.problem_files import read_problems
 from redraft.train.verl.ray_cluster import ray_cluster, token
+from redraft.train.verl.settings import socket_variables
 
 POLL_SECONDS = 0.5
 """Interval between reads of the records of a running process."""
@@ -159,7 +160,7 @@ class VerlTrainer:
         file = self.path / "verl.yaml"
         write_atomically(file, OmegaConf.to_yaml(config))
         command = [sys.executable, "-m", "redraft.train.verl", str(file)]
-        nodes, variables = self.run.engine.nodes, environment(self.gpu)
+        nodes, variables = self.run.engine.nodes, environment(self.gpu) | socket_variables(os.environ)
         gpus = self.run.engine.gpus if self.gpu else 1  # a CPU counts as one GPU
         cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext(token())
         # On a CPU this variable hides all GPUs, and Ray would reject the one that represents the CPU.

@@ -6,6 +6,8 @@ Keys that are not set here keep verl's default. `settings` is independent of the
 """
 
 import math
+import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
 from redraft.config.trainer import VerlEngine
 from redraft.engines.vllm.engine import WORKER
+from redraft.files import socket_folder
 from redraft.train.losses import divides_by_std, estimator
 
 Table = dict[str, Any]
@@ -310,6 +313,17 @@ def rows_per_pass(run: Run) -> int:
     """Sequences per pass on a CPU: the largest allowed divisor of a node's share of a mini-batch."""
     rows = run.trainer.most_prompts_per_update * run.trainer.group_size // run.engine.nodes
     return max(n for n in range(1, min(run.engine.rows_per_micro_batch, rows) + 1) if rows % n == 0)
+
+
+SOCKETS = {"RAY_TMPDIR": 41, "VLLM_RPC_BASE_PATH": 70}
+"""Variables with a folder in which a library makes sockets, and the most bytes that its name may have."""
+
+
+def socket_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Folders for sockets of Ray and vLLM where that of temporary files is too long; set variables keep their value."""
+    own = tempfile.gettempdir()
+    folders = {name: socket_folder(longest) for name, longest in SOCKETS.items() if name not in variables}
+    return {name: folder for name, folder in folders.items() if folder != own}
 
 
 def environment(gpu: bool) -> dict[str, str]:
