@@ -348,6 +348,16 @@ def kept_pairs(*pairs, **fields):
         (Monotone(quantity="accuracy:all", cells=[EMPTY, A], expected="falls"), "1 of 1 at the floor"),
         (Peak(quantity="accuracy:all", cell=FULL, others=[C]), "1 of 1 at the ceiling"),
         (Fluctuation(quantity="accuracy:all", cell=EMPTY, baseline=A), "1 of 1 at the floor"),
+        (
+            Extreme(
+                quantity="accuracy:all",
+                pair=(EMPTY, A),
+                others=[(A, EMPTY)],
+                relative="difference",
+                expected="highest",
+            ),
+            "1 of 1 at the floor",
+        ),
         (Trend(quantities=["first_epoch:reward", "last_epoch:reward"], cells=[A], expected=["rises"]), "at the floor"),
     ],
 )

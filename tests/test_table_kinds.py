@@ -620,6 +620,15 @@ def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
     assert "above slow: fast; indistinguishable from slow: weak. This is for those in a hurry." in second
 
 
+@pytest.mark.parametrize("end", [0.0, 100.0])
+def test_where_all_rows_are_at_an_end_of_the_scale_no_budget_has_a_best(end):
+    table, cells = made(BUDGETS)
+    cells = cells.reset_index()
+    cells.loc[cells["column"].str.endswith("_accuracy"), "reproduced"] = end
+    tokens = budget_verdicts(table, cells)[0]
+    assert tokens == f"At equal tokens nothing is decided: all rows are at {end:.0f} %."
+
+
 def test_there_is_no_verdict_on_a_budget_that_is_not_known():
     table, cells = made(BUDGETS.model_copy(update={"rows": [*BUDGETS.rows, Row(label="none", cell="ppo-vanilla")]}))
     assert budget_verdicts(table, cells.reset_index()) == []

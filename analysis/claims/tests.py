@@ -187,6 +187,15 @@ def _bound(quantities: Sequence[str], sides: Sequence[BySeed], margin: float = 0
     return "ceiling" if min(values) >= largest - margin else ""
 
 
+def _bound_of_pairs(
+    test: Compare | Pairs | Extreme, pairs: Iterable[tuple[str, str]], source: ValueSource, margin: float = 0.0
+) -> str:
+    """The same of all cells and baselines of these pairs."""
+    over = test.over or test.quantity
+    sides = [side for own, other in pairs for side in (source.values(test.quantity, own), source.values(over, other))]
+    return _bound([test.quantity, over], sides, margin)
+
+
 def _margin(test: Compare | Pairs) -> float:
     """Tolerance of a difference; 0 for a ratio."""
     return abs(test.threshold) if test.relative == "difference" else 0.0
@@ -238,11 +247,16 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
         label = f"mean over {len(found)} pairs of {_related(test)}"
         seeds = sorted(set.intersection(*(set(values) for values in found.values())))
         means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}
-        return _all(_sides(label, means, test, bound(found)), absent, on)
+        return _all(_sides(label, means, test, _bound_of_pairs(test, found, source, _margin(test))), absent, on)
     parts = [
         part
         for (cell, baseline), values in found.items()
-        for part in _sides(_related(test, cell, baseline), values, test, bound([(cell, baseline)]))
+        for part in _sides(
+            _related(test, cell, baseline),
+            values,
+            test,
+            _bound_of_pairs(test, [(cell, baseline)], source, _margin(test)),
+        )
     ]
     if isinstance(test, Pairs) and test.at_least:
         return ComparisonSet(parts, test.at_least, len(pairs), absent, f"{on}at least {test.at_least} must hold: ")
@@ -298,8 +312,14 @@ def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
     if not own or not found:
         return _unanswerable(test, absent)
     parts = [
-        Comparison(f"{test.pair[0]} minus {cell}", paired(own, values, "difference"), SIDE[test.expected], 0.0)
-        for (cell, _), values in found.items()
+        Comparison(
+            f"{test.pair[0]} minus {pair[0]}",
+            paired(own, values, "difference"),
+            SIDE[test.expected],
+            0.0,
+            bound=_bound_of_pairs(test, [test.pair, pair], source),
+        )
+        for pair, values in found.items()
     ]
     mean = f"{estimate(own).mean:.4g} ({test.pair[0]})"
     return _all(parts, absent, f"{on}{_related(test)}: {mean} claimed the {test.expected}; ")

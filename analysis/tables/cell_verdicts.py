@@ -84,6 +84,8 @@ def _budget_verdict(budget: Budget, table: BudgetTable, cells: pd.DataFrame, une
     accuracy = cells[cells["column"] == f"{budget.name}_accuracy"].set_index("row")["reproduced"].dropna()
     if accuracy.empty:
         return ""
+    if accuracy.max() <= 0 or accuracy.min() >= 100:
+        return f"At equal {budget.title} nothing is decided: all rows are at {accuracy.iloc[0]:.0f} %."
     baseline = next(row.label for row in table.rows if row.cell == table.baseline)
     best = str(accuracy.idxmax())
     text = f"At equal {budget.title}, {best} is highest with {accuracy[best]:.1f} %"
