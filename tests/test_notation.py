@@ -14,7 +14,6 @@ RIGHT = [
     ("5", "5,"),
     ("5", "$5.$"),
     ("5", "5\\\\"),
-    ("5", "= 5"),
     ("5", "**5**"),
     ("5", r"\textbf{5.}"),
     ("5", r"{\bf 5}"),
@@ -197,8 +196,19 @@ def test_a_piecewise_answer_is_read_and_compared_as_text():
 
 @pytest.mark.parametrize(
     "content",
-    [", " * 50_000 + "1", " " * 100_000 + "1 ", "1 234 " * 20_000 + "x", r"\textbf{" * 20_000, "^(" * 30_000]
-    + ["\\" * 100_001, ".," * 50_000, "1 1/" * 25_000, "$" * 100_000, r"1^{\text{" * 20_000, r"\langle " * 12_000],
+    [
+        ", " * 50_000 + "1",
+        " " * 100_000 + "1 ",
+        "1 234 " * 20_000 + "x",
+        r"\textbf{" * 20_000,
+        "^(" * 30_000,
+        "\\" * 100_001,
+        ".," * 50_000,
+        "1 1/" * 25_000,
+        "$" * 100_000,
+        r"1^{\text{" * 20_000,
+        r"\langle " * 12_000,
+    ],
 )
 def test_rewriting_takes_no_time_that_grows_with_the_square_of_the_length(content):
     began = time.process_time()

@@ -87,8 +87,8 @@ def is_correct(text: str, answer: str) -> bool:
 def compare(content: str, answer: str) -> Outcome:
     """Compare the content of a box with the answer, as texts and then by math-verify.
 
-    Equal texts are correct without parsing, also if they are equal once they are rewritten. math-verify takes at most three times `SECONDS`. Outcomes are cached,
-    including time-outs.
+    Equal texts are correct without parsing, also if they are equal once they are rewritten. math-verify takes at most
+    three times `SECONDS`. Outcomes are cached, including time-outs.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("math-verify's time limits work only in the main thread of a process")
