@@ -23,7 +23,7 @@ from latex2sympy2_extended.math_normalization import units_regex  # type: ignore
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, grader, parse, parser, verify
 from math_verify.errors import TimeoutException
 from math_verify.parser import get_last_eq, should_treat_as_complex
-from sympy import (
+from sympy import (  # type: ignore[import-untyped]
     Derivative,
     Expr,
     Float,
