@@ -9,6 +9,7 @@ import pytest
 
 from redraft.tasks.answers import LETTERS, Outcome, boxed, grade_choice
 from redraft.tasks.grading import compare, grade
+from redraft.tasks.rewards import release
 from tests import conformance
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +92,6 @@ NOTATIONS = {
     "style": "\\displaystyle {}",
     "bold": "\\mathbf{{{}}}",
     "bold symbols": "\\boldsymbol{{{}}}",
-    "equality": "= {}",
 }
 
 
@@ -135,6 +135,12 @@ def test_solutions_of_the_sets_are_right_responses_but_for_known_ones(name):
     verdicts = [(grade(r["solution"], a), a) for r, a in zip(rows(name), answers(name), strict=True)]
     wrong = [(str(v.outcome), v.extracted, a) for v, a in verdicts if v.outcome is not Outcome.CORRECT]
     assert wrong == SOLUTIONS[name]
+
+
+def test_the_release_s_rule_loses_solutions_with_fractions_without_braces():
+    lost = [a for r, a in zip(rows("math500"), answers("math500"), strict=True) if not release(r["solution"], a)]
+    assert len(lost) == 8
+    assert "| MATH-500's, as published | 500 | 500 | 500 | 0 | 492 | 8 |" in DOCS
 
 
 def plain(answer):

@@ -1,8 +1,12 @@
 """Notations that the grader rewrites before math-verify reads them: right answers are right, and no other is."""
 
+import re
+import string
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from redraft.tasks.answers import GradedAnswer, Outcome, boxed
 from redraft.tasks.grading import compare, grade
@@ -14,7 +18,6 @@ RIGHT = [
     ("5", "5,"),
     ("5", "$5.$"),
     ("5", "5\\\\"),
-    ("5", "= 5"),
     ("5", "**5**"),
     ("5", r"\textbf{5.}"),
     ("5", r"{\bf 5}"),
@@ -198,20 +201,27 @@ def test_a_piecewise_answer_is_read_and_compared_as_text():
 @pytest.mark.parametrize(
     "content",
     [
-        ", " * 50000 + "1",
-        " " * 100000 + "1 ",
-        "1 234 " * 20000 + "x",
-        r"\textbf{" * 20000,
-        "^(" * 30000,
-        "\\" * 100001,
-        ".," * 50000,
-        "1 1/" * 25000,
-        "$" * 100000,
-        r"1^{\text{" * 20000,
-        r"\langle " * 12000,
+        ", " * 50_000 + "1",
+        " " * 100_000 + "1 ",
+        "1 234 " * 20_000 + "x",
+        r"\textbf{" * 20_000,
+        "^(" * 30_000,
+        "\\" * 100_001,
+        ".," * 50_000,
+        "1 1/" * 25_000,
+        "$" * 100_000,
+        r"1^{\text{" * 20_000,
+        r"\langle " * 12_000,
     ],
 )
 def test_rewriting_takes_no_time_that_grows_with_the_square_of_the_length(content):
     began = time.process_time()
     rewrite(content)
     assert time.process_time() - began < 2
+
+
+@given(st.text(string.digits + string.ascii_lowercase + "+-=;", min_size=1, max_size=20))
+def test_what_the_tiny_task_s_tokens_can_write_is_not_rewritten(content):
+    """So rewards of existing cells stay as they are. Numbers such as 5e3 have always been read as powers of ten."""
+    if not re.search(r"\d[eE][-+]?\d", content):
+        assert rewrite(content) == content

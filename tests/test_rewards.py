@@ -6,6 +6,9 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from latex2sympy2_extended import NormalizationConfig
+from math_verify import LatexExtractionConfig
+from math_verify.metric import math_metric
 
 from benchmarks import rewards as benchmark
 from redraft.config import Experiments
@@ -46,6 +49,34 @@ def test_a_fraction_is_a_numeric_answer_as_a_whole():
 def test_the_release_reads_no_answer_that_only_our_grader_corrects():
     assert REWARDS[LAST_BOX](r"\boxed{4.5 \times 10^{33}}", "4.5e33")
     assert not REWARDS[RELEASE](r"\boxed{4.5 \times 10^{33}}", "4.5e33"), "math-verify takes e for Euler's number"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{\frac12}", "0.5"),
+        (r"\boxed{\frac{1}{2}}", "0.5"),
+        (r"\boxed{\sqrt 2}", r"\sqrt{2}"),
+        (r"\boxed{2(4)}", "6"),
+        (r"\boxed{1}, \boxed{2}", "1,2"),
+        ("$7$", "7"),
+        ("7", "7"),
+        ("", "7"),
+    ],
+)
+def test_the_release_s_rule_is_its_metric_with_its_settings(text, answer):
+    settings = NormalizationConfig(
+        basic_latex=True, units=True, malformed_operators=False, nits=False, boxed="all", equations=False
+    )
+    target = LatexExtractionConfig(boxed_match_priority=0, normalization_config=settings)
+    metric = math_metric(gold_extraction_target=(LatexExtractionConfig(),), pred_extraction_target=(target,))
+    assert rewards.release(text, answer) == bool(metric([f"\\boxed{{{answer}}}"], [text])[0])
+
+
+def test_the_release_reads_no_fraction_without_braces():
+    assert rewards.release(r"\boxed{\frac{1}{2}}", "0.5")
+    assert not rewards.release(r"\boxed{\frac12}", "0.5")
+    assert rewards.release(r"\boxed{2(4)}", "6"), "the release has math-verify's mixed numbers"
 
 
 def test_what_hangs_or_fails_earns_nothing(monkeypatch):

@@ -90,7 +90,6 @@ def _scientific(match: re.Match[str]) -> str:
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(pattern, re.S), replacement)
     for pattern, replacement in (
-        (r"\A\s*=", ""),
         # Sizes, styles, colours and bold.
         (r"\A\*\*(.*)\*\*\Z", r"\1"),
         (r"\\(?:[bB]igg?[lrm]?|(?:text|script|display)style|[lL]arge|LARGE|normalsize)(?![A-Za-z])", " "),
