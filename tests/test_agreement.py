@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from redraft.cli.app import main
 from redraft.errors import UserError
 from redraft.evaluate.agreement import agreements, common_tokens, paired_interval
+from redraft.files import write_json
+from redraft.provenance import hashes
 
 
 def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1"):
@@ -30,6 +32,13 @@ def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1"):
     outcomes = ["correct" if right else "wrong" for *_, right in responses]
     graded = [k | {"outcome": outcome} for k, outcome in zip(keys, outcomes, strict=True)]
     pd.DataFrame(graded[::-1]).to_parquet(folder / "grades.parquet")
+    return recorded(folder)
+
+
+def recorded(folder):
+    """The folder, with the record of its files' hashes."""
+    made = {"sha256": hashes(folder / "grades.parquet"), "made_from": hashes(folder / "generations.parquet")}
+    write_json(folder / "grades.json", made)
     return folder
 
 
@@ -88,7 +97,8 @@ def test_folders_without_evaluations_and_other_problems_are_rejected(two, tmp_pa
     assert "'1 + 2'" in text
     broken = an_evaluation(tmp_path / "e", SECOND)
     pd.read_parquet(broken / "grades.parquet")[:3].to_parquet(broken / "grades.parquet")
-    assert "do not belong to the generations" in error_of(broken)
+    assert "differs from the hash in grades.json" in error_of(broken)
+    assert "do not belong to the generations" in error_of(recorded(broken))
 
 
 TOKENS = st.lists(st.integers(0, 2), max_size=5)

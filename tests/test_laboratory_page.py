@@ -29,6 +29,7 @@ from redraft.methods.release import ReleaseVariant
 from redraft.methods.residual import ResidualReuse
 from redraft.methods.speculative import Speculative
 from redraft.methods.vanilla import Vanilla
+from redraft.result_files import write_with_hash
 from tests.browser import dom
 from tests.checkout import copy_to, snakemake
 
@@ -161,9 +162,9 @@ def reported(folder, name, enumerated=None, seeds=(), cells=("vanilla",)):
     layout = Layout("tiny", folder / name)
     made_up(layout, cells).save(layout.collected("exact_reuse"))
     if enumerated:
-        write_json(layout.distributions, enumerated)
+        write_with_hash(layout.distributions, enumerated)
     for seed in seeds:
-        write_json(layout.observed("exact_reuse", seed), observation(seed))
+        write_with_hash(layout.observed("exact_reuse", seed), observation(seed))
     write_report(layout, ["exact_reuse"], Experiments(folder))
     return layout
 

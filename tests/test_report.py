@@ -29,6 +29,7 @@ from redraft.config import Experiments
 from redraft.config.base import STEP_STAGES
 from redraft.files import read_json, write_json
 from redraft.layout import Layout
+from redraft.result_files import write_with_hash
 from tests.browser import dom
 
 ROOT = Path(__file__).parents[1]
@@ -180,7 +181,7 @@ def campaign(tmp_path_factory):
         layout.pages.rename(folder / "without_extras")
         for file in extras:
             (folder / file.name).rename(file)
-        write_json(layout.cases("spec_rl").with_suffix(".json"), CASES)
+        write_with_hash(layout.cases("spec_rl").with_suffix(".json"), CASES)
         stages.cases("tiny", "spec_rl")
         stages.report("tiny", ["spec_rl"])
     return folder

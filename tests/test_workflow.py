@@ -400,7 +400,7 @@ def without_seconds(run):
         (
             "generations.parquet",
             [f"{EVALUATE}.grade:grade_policies", "smoke", "smoke", "generations.parquet", "new.json"],
-            ["generations.parquet", "damaged"],
+            ["generations.parquet", "differs from the hash in generations.json"],
         ),
         (
             "rollouts/step-0003.parquet",

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
-from typing_extensions import TypedDict
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
@@ -15,13 +14,13 @@ from redraft.analysis.pages.cell_labels import with_labels
 from redraft.analysis.pages.forest import claim_plot
 from redraft.config import Experiments, Test
 from redraft.layout import Layout
-from redraft.result_files import read_with_hash
+from redraft.result_files import Typed, read_with_hash
 
 ORDER = (CONTRADICTED, REPRODUCED, INCONCLUSIVE, NOT_RUN)
 """Order of claims by verdict: the decided ones first."""
 
 
-class _Claim(TypedDict):
+class _Claim(Typed):
     id: str
     verdict: str
     evidence: str

@@ -7,32 +7,31 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
-from typing_extensions import TypedDict
 
 from redraft.cli.terminal import filled
 from redraft.errors import UserError
 from redraft.files import atomic
 from redraft.layout import Layout, check_inside
-from redraft.result_files import read_with_hash
+from redraft.result_files import Typed, read_with_hash
 
 
-class _Headline(TypedDict):
+class _Headline(Typed):
     sentence: str
 
 
-class _Paper(TypedDict):
+class _Paper(Typed):
     method: str
     headlines: list[_Headline]
     claims: dict[str, int]
 
 
-class _Missing(TypedDict):
+class _Missing(Typed):
     runs: int
     minutes: float | None
     command: str
 
 
-class _Summary(TypedDict):
+class _Summary(Typed):
     papers: dict[str, _Paper]
     missing: _Missing
 

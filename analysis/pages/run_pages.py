@@ -94,7 +94,7 @@ def views(layout: Layout, paper: str, runs: Runs) -> list[RunView]:
             seconds=float(run.seconds),
             fresh_reward=number(rewards[run.cell].get(int(run.seed), math.nan), 2),
             scores=_last_scores(runs.scores, str(run.cell), int(run.seed)),
-            manifest=read_manifest(Path(str(run.manifest)), "sha256"),
+            manifest=read_manifest(Path(str(run.manifest))),
             folder=Path(str(run.manifest)).parent,
         )
         for run in runs.runs.itertuples()

@@ -13,9 +13,16 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt
-from pydantic import ConfigDict, FiniteFloat, StringConstraints, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, steps_in, write_atomically, write_json
@@ -27,39 +34,42 @@ Hashes = dict[str, str]
 """SHA-256 hashes by the names of files in a folder."""
 
 
-class Manifest(TypedDict, total=False):
-    """Types of the keys of a run's manifest that are read (`redraft.provenance.write_manifest`)."""
+class Typed(BaseModel):
+    """Types of the keys that are read of a file, where it has them; it may have others."""
 
-    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
-    run: str
-    fingerprint: str
-    configuration: dict[str, Any]
-    inputs: Hashes
-    git: dict[str, Any]
-    processes: list[dict[str, Any]]
-    finished: str
-    seconds: Annotated[FiniteFloat, Ge(0)]
-    sha256: Hashes
+    model_config = ConfigDict(extra="allow", strict=True)
 
 
-class Record(TypedDict, total=False):
-    """Types of the keys of a record of hashes, which is next to what it describes."""
+class Manifest(Typed):
+    """Types of a run's manifest (`redraft.provenance.write_manifest`)."""
 
-    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
-    sha256: Hashes
-    made_from: Hashes
-    sampled: str
-    seed: int
-    fingerprint: str
-    data: dict[str, Any]
+    run: str = ""
+    fingerprint: str = ""
+    configuration: dict[str, Any] = {}
+    inputs: Hashes = {}
+    git: dict[str, Any] = {}
+    processes: list[dict[str, Any]] = []
+    finished: str = ""
+    seconds: FiniteFloat = 0.0
+    sha256: Hashes = {}
 
 
-class Counts(TypedDict):
+class Record(Typed):
+    """Types of a record of hashes, which is next to what it describes."""
+
+    sha256: Hashes = {}
+    made_from: Hashes = {}
+    sampled: str = ""
+    seed: int = 0
+    fingerprint: str = ""
+    data: dict[str, Any] = {}
+
+
+class Counts(Typed):
     """Types of the two counts that every score has."""
 
-    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
-    correct: Annotated[int, Ge(0)]
-    total: Annotated[int, Gt(0)]
+    correct: NonNegativeInt
+    total: PositiveInt
 
 
 Scores = dict[Annotated[str, StringConstraints(pattern=r"^\d+$")], dict[str, Counts]]
@@ -78,7 +88,7 @@ def read_typed(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -> An
     """
     content = read_json(file)
     try:
-        types.validate_python(content)
+        types.validate_json(file.read_bytes())
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         shown = json.dumps(first["input"])
