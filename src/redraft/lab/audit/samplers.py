@@ -57,8 +57,8 @@ from redraft.rollout.types import Rollout, Task
 SPACE = Space(vocabulary=4, longest=3)
 EPOCH_PASSES, DRIFT, SEED = 3, 0.17, 47
 SCALE, HEAD_SCALE = 0.6, 0.2
-"""Standard deviations of the models' weights: the next token depends on those before it, and is not certain. Of 400
-seeds, this one needs the fewest samples for all planted faults."""
+"""Standard deviations of the models' weights: the next token depends on those before it, and is not certain. The seed
+was chosen for needing few samples for all planted faults."""
 DISTANCE = 0.05
 """A sampler at this total variation from the policy is rejected with probability `goodness.POWER`."""
 SAMPLES = samples_for(len(SPACE.responses), DISTANCE)
