@@ -154,6 +154,9 @@ def run(command: list[str], folder: str, environment: dict[str, str], files: lis
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+    # Python's objects remember what the server's streams were, such as a file in which one can seek.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

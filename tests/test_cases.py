@@ -61,6 +61,12 @@ def write_manifest(folder, content):
     write_json(folder / "manifest.json", content | {"sha256": rollouts})
 
 
+def rewrite(file, frame):
+    """Replace the rollouts of a step, also in the manifest."""
+    frame.to_parquet(file)
+    write_manifest(file.parents[1], read_json(file.parents[1] / "manifest.json"))
+
+
 def chosen(folder, file):
     cases(folder, file)
     content = read_json(file)
@@ -126,7 +132,7 @@ def test_only_a_wrong_rollout_can_be_corrected_and_only_a_kept_prefix_continued(
     assert "absent" in found["corrected"]
     assert (found["continued"]["prompt"], found["continued"]["verified_prefix"]) == (1, "67")
     alone = tmp_path / "run/rollouts/step-0001.parquet"
-    pd.DataFrame(epoch[1:]).assign(visit=1, finish="eos").to_parquet(alone)
+    rewrite(alone, pd.DataFrame(epoch[1:]).assign(visit=1, finish="eos"))
     assert "absent" in chosen(tmp_path / "run", tmp_path / "again.json")["continued"]
 
 
@@ -145,7 +151,7 @@ def test_the_latest_epoch_counts_and_the_order_of_lines_does_not(write_run, tmp_
     assert found["corrected"]["step"] == 1, "none in the last epoch"
     for step, order in itertools.product((1, 2), (slice(None, None, -1),)):
         file = folder / f"rollouts/step-{step:04d}.parquet"
-        pd.read_parquet(file).iloc[order].to_parquet(file)
+        rewrite(file, pd.read_parquet(file).iloc[order])
     assert chosen(folder, tmp_path / "again.json") == found
 
 

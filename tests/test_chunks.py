@@ -167,7 +167,7 @@ def test_joined_distributions_are_those_of_the_whole():
     numbers = np.random.default_rng(0)
     whole = Distributions.one_hot(np.arange(5, dtype=np.int32), numbers.random(5))
     parts = [
-        Distributions.one_hot(np.arange(5, dtype=np.int32)[part], whole.policy[part])
+        Distributions.one_hot(np.arange(5, dtype=np.int32)[part], whole.log_p_T[part])
         for part in (slice(2), slice(2, 5))
     ]
     joined = Distributions.joined(parts)

@@ -86,7 +86,7 @@ def test_distributions_are_those_at_the_temperature_of_the_drafts(temperature, m
     drafts = [draft_of(response, earlier.distributions(response)) for response in SPACE.responses]
     for draft, at in zip(drafts, read_positions(drafts, {0: PROMPT}, *models[::-1], 2, temperature), strict=True):
         p, q = (policy.distributions(tuple(draft.tokens.tolist())) for policy in (now, earlier))
-        assert np.exp(at.policy) == pytest.approx(p[np.arange(len(p)), draft.tokens], abs=1e-6)
+        assert np.exp(at.log_p_T) == pytest.approx(p[np.arange(len(p)), draft.tokens], abs=1e-6)
         assert at.both.drafter == pytest.approx(draft.log_probs, abs=1e-5)
         assert at.both.overlap == pytest.approx(np.minimum(p, q).sum(1), abs=1e-6)
 
@@ -125,7 +125,7 @@ def test_overlap_is_one_less_total_variation_and_the_drafters_log_probabilities_
         p, q = policies[1].distributions(response), policies[0].distributions(response)
         assert at.both.overlap == pytest.approx(1 - np.abs(p - q).sum(1) / 2, abs=1e-6)
         assert at.both.drafter == pytest.approx(draft.log_probs, abs=1e-5)
-        assert at.policy == pytest.approx(np.log(p[np.arange(len(response)), draft.tokens]), abs=1e-5)
+        assert at.log_p_T == pytest.approx(np.log(p[np.arange(len(response)), draft.tokens]), abs=1e-5)
         in_top = [token in np.argsort(-distribution)[:2] for token, distribution in zip(response, q, strict=True)]
         assert at.both.in_top.tolist() == in_top
 

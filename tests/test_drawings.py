@@ -107,7 +107,9 @@ def test_a_bar_of_one_seed_has_no_interval():
 
 
 def test_a_bin_of_one_seed_has_no_interval():
-    axis = drawn("bins", [(A, 0, 5.0, math.nan, math.nan, ("upper", 2))], by="pass_rate", bins=[0, 2])
+    axis = drawn(
+        "bins", [(A, 0, 5.0, math.nan, math.nan, ("upper", 2))], quantity="responses", by="pass_rate", bins=[0, 2]
+    )
     assert [bar.get_height() for bar in axis.patches] == [5.0]
     ((segment,),) = [bar.errorbar.lines[2][0].get_segments() for bar in axis.containers[1:]]
     assert len(segment) == 0
@@ -119,7 +121,7 @@ def test_bars_over_bins_stand_side_by_side_within_their_bins_with_their_interval
         for cell, mean in ((A, 5.0), (B, 7.0))
         for low, high in ((0, 2), (2, 8))
     ]
-    axis = drawn("bins", points, by="pass_rate", bins=[0, 2, 8])
+    axis = drawn("bins", points, quantity="responses", by="pass_rate", bins=[0, 2, 8])
     spans = sorted(
         (round(bar.get_x(), 6), round(bar.get_x() + bar.get_width(), 6), bar.get_height()) for bar in axis.patches
     )

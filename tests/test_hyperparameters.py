@@ -170,13 +170,13 @@ def test_another_paper_needs_no_word_in_a_preset_but_its_grids(root):
 
 WRONG = {
     "an unknown field": (lambda c: c["trainer"].update(at(batch=3)), ["trainer.batch", "prompts_per_step"]),
-    "a field that is missing": (lambda c: c["trainer"].pop("learning_rate"), ["trainer.learning_rate", "required"]),
+    "a field that is missing": (lambda c: c["trainer"].pop("learning_rate"), ["trainer.learning_rate", "missing"]),
     "a wrong type": (
         lambda c: c["trainer"].update(at(group_size="many")),
         ["trainer.group_size.value", "many", "integer"],
     ),
     "a value out of range": (lambda c: c["trainer"].update(at(group_size=1)), ["trainer.group_size.value", "1", "2"]),
-    "no source": (lambda c: c["trainer"]["epochs"].pop("source"), ["trainer.epochs.source", "required"]),
+    "no source": (lambda c: c["trainer"]["epochs"].pop("source"), ["trainer.epochs.source", "missing"]),
     "an empty source": (lambda c: c["trainer"]["epochs"].update(source=""), ["trainer.epochs.source", "at least 4"]),
     "a bare value": (lambda c: c["trainer"].update(epochs=15), ["trainer.epochs", "15"]),
     "another key beside it": (
