@@ -52,6 +52,7 @@ def test_show_prints_a_complete_run(folder):
 
 
 def test_a_cell_that_the_engine_cannot_train_is_refused_before_any_job(folder):
+    (folder / "Snakefile").touch()
     result = redraft(folder, "run", "efficient_rollout/self-sd", "--preset", "verl-tiny")
     words = ["engine.kind verl", "speculation", "decoding", "self_speculation", "engine.kind: torch"]
     assert result.returncode == 2
@@ -145,7 +146,7 @@ def test_a_stage_is_imported_when_it_is_called():
             ["stage", GRADE, "tiny", "tiny", "nothing.parquet", "scores.json"],
             ["nothing.json", "missing"],
         ),
-        (["stage", "redraft.evaluate.diversity:measure_run", ".", "0", "out.parquet"], ["manifest.json", "missing"]),
+        (["stage", "redraft.evaluate.diversity:measure_run", ".", "0", "out.parquet"], ["no saved rollouts"]),
         (
             ["stage", TRAIN, "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
             ["no-model", "no model"],
@@ -158,6 +159,7 @@ def test_a_stage_is_imported_when_it_is_called():
     ],
 )
 def test_a_mistake_is_one_message(folder, mistake, arguments, words):
+    (folder / "Snakefile").touch()
     text = mistake(folder, *arguments)
     assert all(word in text for word in words), text
 
