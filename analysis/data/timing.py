@@ -48,9 +48,9 @@ KINDS: dict[str, Callable[[StageTimes, StageTimes], float]] = {
     "end_to_end": lambda baseline, method: _speedup(method.hours, baseline.hours),
     "controlled": lambda b, method: _speedup(b.total - b.generation + method.generation, b.total),
 }
-"""Kind to its speedup: of rollouts alone, as papers print it; with verification and
-assembly of both; of a step; of the run, which may have another number of steps; of a step whose other stages take as long as the
-baseline's, since the method does not change them."""
+"""Kind to its speedup: of rollouts alone, as papers print it; with verification and assembly of both; of a step; of the
+run, which may have another number of steps; of a step whose other stages take as long as the baseline's, since the
+method does not change them."""
 
 TITLES = {
     "printed": "Speedup as printed (rollout only, ×)",
