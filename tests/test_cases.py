@@ -116,6 +116,7 @@ def test_only_a_wrong_rollout_can_be_corrected_and_only_a_kept_prefix_continued(
     assert (found["continued"]["prompt"], found["continued"]["verified_prefix"]) == (1, "67")
     alone = tmp_path / "run/rollouts/step-0001.parquet"
     pd.DataFrame(epoch[1:]).assign(visit=1, finish="eos").to_parquet(alone)
+    write_manifest(tmp_path / "run", read_json(tmp_path / "run/manifest.json"))
     assert "absent" in chosen(tmp_path / "run", tmp_path / "again.json")["continued"]
 
 
@@ -135,6 +136,7 @@ def test_the_latest_epoch_counts_and_the_order_of_lines_does_not(write_run, tmp_
     for step, order in itertools.product((1, 2), (slice(None, None, -1),)):
         file = folder / f"rollouts/step-{step:04d}.parquet"
         pd.read_parquet(file).iloc[order].to_parquet(file)
+    write_manifest(folder, read_json(folder / "manifest.json"))
     assert chosen(folder, tmp_path / "again.json") == found
 
 

@@ -82,7 +82,7 @@ def test_quantities_of_prompts_by_hand(tmp_path):
     }
     with pytest.raises(UserError, match="no such quantity of a prompt(.|\n)*pass_rate"):
         of_prompts(tmp_path, ["luck"])
-    with pytest.raises(UserError, match="no rollouts"):
+    with pytest.raises(UserError, match="no saved rollouts"):
         of_prompts(tmp_path / "none", ["pass_rate"])
 
 
