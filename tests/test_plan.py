@@ -48,7 +48,7 @@ def finish(plan, cell, seed):
     ("config", "words"),
     [
         ({"presets": "tiny"}, ["presets", "cells, papers, preset, seeds"]),
-        ({"preset": ["tiny"]}, ["preset", "string"]),
+        ({"preset": ["tiny"]}, ["preset", "must be a text"]),
         ({"seeds": 0}, ["seeds", "at least 1"]),
         ({"seeds": "some"}, ["seeds", "some"]),
         ({"papers": "spec"}, ["papers", "spec"]),

@@ -182,8 +182,8 @@ def check(
     elif not mistakes:
         number = len(experiments.readable(papers)[0])
         typer.echo(f"no mistake in {number} cells of {len(papers)} papers at the preset {preset}")
-    for mistake in mistakes.values():
-        typer.echo(error_text(mistake), err=True)
+    for found in mistakes.values():
+        typer.echo(error_text(found), err=True)
     if mistakes:
         raise typer.Exit(2)
 

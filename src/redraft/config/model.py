@@ -115,9 +115,6 @@ Model = Annotated[TinyModel | PretrainedModel | GgufModel, Field(discriminator="
 
 def model_file(model: Model) -> str | None:
     """Local file or folder of a model; None if it is generated, or from a package or the hub."""
-    match model:
-        case GgufModel():
-            return model.path
-        case PretrainedModel() if not re.fullmatch(HUB_ID, model.path):
-            return model.path
-    return None
+    if isinstance(model, PretrainedModel):
+        return None if re.fullmatch(HUB_ID, model.path) else model.path
+    return model.path if isinstance(model, GgufModel) else None

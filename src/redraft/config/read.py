@@ -76,9 +76,13 @@ def _other_tag(_: _Loader, node: yaml.Node) -> None:
 
 
 _Loader.yaml_constructors = {
-    f"tag:yaml.org,2002:{tag}": yaml.CSafeLoader.yaml_constructors[f"tag:yaml.org,2002:{tag}"]
-    for tag in ("null", "bool", "int", "float", "str")
-} | {"tag:yaml.org,2002:map": _mapping, "tag:yaml.org,2002:seq": _sequence, None: _other_tag}  # type: ignore[dict-item]
+    tag: constructor
+    for tag, constructor in yaml.CSafeLoader.yaml_constructors.items()
+    if tag and tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str")
+}
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:seq", _sequence)
+_Loader.add_constructor(None, _other_tag)  # type: ignore[arg-type]
 
 
 def shown(value: Any) -> Any:
