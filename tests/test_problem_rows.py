@@ -120,7 +120,7 @@ LINE = '{"problem": "Crème", "answer": "1"}\n'
         (LINE.encode("utf-32"), "this file is text in UTF-32"),
         (LINE.encode("utf-16-le"), "this file is binary, or text in UTF-16"),
         ((GOOD + LINE).encode("latin-1"), r"line 2 is not UTF-8 \(byte 0xe8\)"),
-        (gzip.compress(LINE.encode()), "this file is compressed by gzip"),
+        (gzip.compress(LINE.encode(), mtime=0), "this file is compressed by gzip"),
         (f"[{LINE}]", "line 1 is not JSON"),
         (f"[{LINE.strip()}]", "line 1 is not an object"),
         ("problem,answer\np,1\n", "line 1 is not JSON"),
