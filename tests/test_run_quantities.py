@@ -214,6 +214,8 @@ def test_the_share_of_prompts_that_the_initial_policy_never_solves_is_of_its_pro
     assert by_seed(runs, "bin@0-0.02:initial_pass_rate:share", "a") == {0: 0.25}
     assert by_seed(runs, "bin@0.5-1:initial_pass_rate:share", "a") == {0: 0.75}
     assert by_seed(runs, "bin@0-0.02:initial_pass_rate:share", "b") == {}
+    earlier = Runs(runs.runs.drop(columns="probe"), runs.steps, runs.scores)
+    assert by_seed(earlier, "bin@0-0.02:initial_pass_rate:share", "a") == {}
 
 
 def test_responses_of_a_run_without_an_update_are_those_of_no_batch(runs):

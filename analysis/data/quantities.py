@@ -239,8 +239,11 @@ def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dic
     edges, closed = (float(low), float(high)), float(high) == 1
     chosen = runs.runs[runs.runs["cell"] == cell]
     if by == INITIAL_PASS_RATE:
-        probed = {int(run.seed): of_initial(Path(run.initial).parent, run.probe) for run in chosen.itertuples()}
-        return {s: in_bin(p, quantity, by, edges, closed) for s, p in probed.items() if p is not None}
+        if "probe" not in chosen:  # runs that an earlier version collected
+            return {}
+        columns = zip(chosen["seed"], chosen["initial"], chosen["probe"], strict=True)
+        probed = {int(seed): of_initial(Path(initial).parent, probe) for seed, initial, probe in columns}
+        return {seed: in_bin(p, quantity, by, edges, closed) for seed, p in probed.items() if p is not None}
     found = {}
     for seed, manifest in zip(chosen["seed"], chosen["manifest"], strict=True):
         prompts = of_prompts(Path(manifest).parent, quantities_of_bins(by, quantity))
