@@ -1,5 +1,6 @@
 """What `redraft list`, `show`, `status`, `compare` and `cost` print, and how little a call of help imports."""
 
+import errno
 import io
 import json
 import re
@@ -272,12 +273,18 @@ def test_cost_of_several_papers_and_of_extras_has_all_lines_in_its_file(folder):
     assert "rloo-vanilla" in names[True] - names[False]
 
 
-def test_an_error_of_the_system_keeps_its_traceback():
-    def refused(args):
-        raise PermissionError(13, "Permission denied", "results")
+def test_a_file_without_access_is_one_message_and_another_error_of_the_system_keeps_its_traceback(capsys):
+    def call(error):
+        def command(args):
+            raise error
 
-    with pytest.raises(PermissionError):
-        main([], refused)
+        main([], command)
+
+    with pytest.raises(SystemExit) as end:
+        call(PermissionError(errno.EACCES, "Permission denied", "results/x"))
+    assert (end.value.code, capsys.readouterr().err) == (2, "error: results/x: permission denied\n")
+    with pytest.raises(OSError, match="Input/output error"):
+        call(OSError(errno.EIO, "Input/output error", "results/x"))
 
 
 def test_a_log_of_prompts_is_printed_as_csv_or_json(folder, monkeypatch):
