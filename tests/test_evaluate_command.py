@@ -71,7 +71,7 @@ def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path,
     monkeypatch.setattr("torch.version.cuda", "12.8")
     monkeypatch.setattr(command, "_sample_once", lambda *_: seen.append(os.environ[VISIBLE]))
     monkeypatch.setattr(command, "grade", lambda *_: None)
-    monkeypatch.setattr(command, "read_json", lambda _: {"0": {key: {} for key in NAMES}})
+    monkeypatch.setattr(command, "read_scores", lambda _: {"0": {key: {} for key in NAMES}})
     for kind in ("auto", "cpu"):
         asked = EvaluationRequest(
             "model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind

@@ -113,6 +113,9 @@ def experiments(tmp_path_factory):
     shutil.copytree(ROOT / "experiments", folder)
     for name, content in (("tables", TABLES), ("claims", CLAIMS)):
         (folder / "spec_rl" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    benchmarks = yaml.safe_load((folder / "benchmarks.yaml").read_text())
+    benchmarks["sets"]["many"] = benchmarks["sets"]["gsm8k"]
+    (folder / "benchmarks.yaml").write_text(yaml.safe_dump(benchmarks))
     return Experiments(folder.parent)
 
 

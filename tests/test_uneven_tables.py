@@ -135,11 +135,12 @@ def test_a_row_s_average_is_over_the_targets_that_it_reached_and_the_paper_s_ove
         TableCell(line, bracket, {}, 5.0, (REUSE,), applicable=False),
         TableCell(line, Column(name="t", title="t", quantity="hours"), {0: 1.0}, 99.0, (REUSE,)),
     ]
-    found = average_cell(line, average_column(1), cells)
+    source = TableSource(Measuring(uneven.runs()), no_reported(), EXPERIMENTS, "spec_rl", "tiny", True)
+    found = average_cell(line, average_column(1), cells, source)
     assert found.column.quantity == AVERAGE
     assert (found.values, found.reported) == ({0: 2.5, 2: 6.0}, 4.0)
     assert found.applicable
-    assert not average_cell(line, average_column(1), cells[2:]).applicable
+    assert not average_cell(line, average_column(1), cells[2:], source).applicable
 
 
 def test_the_interval_is_student_s_and_the_bootstrap_s_stands_beside(runs):

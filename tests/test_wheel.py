@@ -209,7 +209,7 @@ def without_extras(unpacked):
 
 
 def test_without_extras_and_outside_a_checkout_the_light_commands_run(without_extras, tmp_path):
-    light = ("list", "show spec_rl/grpo-spec-l0.5", "cost --csv cost.csv", "status", "--help")
+    light = ("list", "show spec_rl/grpo-spec-l0.5", "cost --csv cost.csv", "--help")
     version, *ends = without_extras(tmp_path, "--version", *light)
     assert version == [0, f"redraft {redraft.__version__}\n", ""], "the commit of another repository is not this code's"
     assert [(code, err) for code, _, err in ends] == [(0, "")] * len(light)
@@ -217,15 +217,14 @@ def test_without_extras_and_outside_a_checkout_the_light_commands_run(without_ex
         assert cell.name in ends[0][1]
     assert "not scaled without numpy" in " ".join(ends[2][1].split())
     assert (tmp_path / "cost.csv").read_text().count("cell,grpo-vanilla,") == 1
-    assert "12 runs: 12 waiting" in ends[3][1]
 
 
 def test_what_works_on_results_or_the_workflow_says_where_to_call_it(without_extras, tmp_path):
     (tmp_path / "experiments").mkdir()  # of something else
     (tmp_path / "experiments/notes.txt").touch()
-    results, workflow = (f"error: {layout.MISSING[name]}\n" for name in ("results", "Snakefile"))
-    ends = without_extras(tmp_path, "results", "share", f"run {CELLS[0]}")
-    assert ends == [[2, "", results], [2, "", results], [2, "", workflow]]
+    results, workflow = (f"error: {tmp_path}: {layout.MISSING[name]}\n" for name in ("results", "Snakefile"))
+    ends = without_extras(tmp_path, "results", "share", "status", f"run {CELLS[0]}")
+    assert ends == [[2, "", results], [2, "", results], [2, "", results], [2, "", workflow]]
     assert [path.name for path in tmp_path.iterdir()] == ["experiments"]
 
 
@@ -281,6 +280,7 @@ def test_without_extras_a_project_has_its_own_experiments_and_results(without_ex
 
 def test_a_missing_extra_is_one_line_with_what_to_type(without_extras, folder):
     finish(folder, CELLS[0])
+    (folder / "Snakefile").touch()
     needed = {
         "stage redraft.analysis.tables.files:write_tables tiny spec_rl": "report",
         "claims --reported": "report",

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from redraft.config import Experiments
+from redraft.files import sha256
 from tests.checkout import called, copy_to, snakemake
 
 ROOT = Path(__file__).parents[1]
@@ -440,7 +441,9 @@ def test_generations_of_other_benchmarks_or_counts_are_refused(campaign, tmp_pat
         (frame.assign(benchmark=frame["benchmark"].replace("arithmetic", "aime24")), "another benchmark"),
     ):
         changed.to_parquet(tmp_path / "generations.parquet")
-        shutil.copy(run / "generations.json", tmp_path)
+        record = json.loads((run / "generations.json").read_text())
+        record["sha256"]["generations.parquet"] = sha256(tmp_path / "generations.parquet")
+        (tmp_path / "generations.json").write_text(json.dumps(record))
         call = [
             "stage",
             f"{EVALUATE}.grade:grade_policies",

@@ -112,7 +112,8 @@ class Runs:
             frames[name] = read_parquet(file, ("cell", "seed", third))
             for cell in frames[name]["cell"].unique():
                 check_cell(cell, file)
-            if not pd.api.types.is_integer_dtype(frames[name]["seed"]) or (frames[name]["seed"] < 0).any():
+            seeds = frames[name]["seed"]
+            if len(seeds) and (not pd.api.types.is_integer_dtype(seeds) or seeds.min() < 0):
                 raise UserError("seeds are whole numbers from 0 on", file=file, key="seed")
         return cls(**frames)
 

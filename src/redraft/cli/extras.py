@@ -31,6 +31,7 @@ EXTRAS = {
         "pebble",
         "psutil",
         "sacrebleu",
+        "sympy",
         "tokenizers",
         "torch",
         "transformers",
