@@ -15,14 +15,11 @@ from redraft.analysis.claims.tests import BySeed, Comparison, ComparisonSet, cel
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.quantities import of_accuracy
-from redraft.analysis.data.statistics import Blocks, Estimate, Family, estimate
+from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Family, estimate
 from redraft.analysis.data.timing import is_timed, timed_unevenly
 from redraft.config import Claim, Several, Test, Unmeasured
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
-
-LEVEL = 0.05
-"""Level of significance, before and after the correction."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ PAIRINGS: dict[str, Callable[[float, float], float]] = {
     "speedup": lambda value, baseline: baseline / value if value else math.inf,
     "difference": lambda value, baseline: value - baseline,
 }
+LEVEL = 0.05
+"""Level of significance of all verdicts; intervals cover 1 - LEVEL. Texts say 95 %."""
 RESAMPLES = 9999
 """Resamples of a bootstrap."""
 FAMILY = ("comparison", "p_corrected")
@@ -116,7 +118,7 @@ def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS) -> Estimat
 def _student(units: np.ndarray, mean: float) -> Interval:
     if not np.ptp(units):
         return Interval(mean, mean)
-    low, high = stats.t.interval(0.95, len(units) - 1, loc=mean, scale=stats.sem(units))
+    low, high = stats.t.interval(1 - LEVEL, len(units) - 1, loc=mean, scale=stats.sem(units))
     return Interval(float(low), float(high))
 
 
@@ -128,7 +130,7 @@ def _two_level(blocks: list[np.ndarray]) -> Interval:
     for i, part in enumerate(blocks):
         here = chosen == i
         means[here] = rng.choice(part, (int(here.sum()), len(part))).mean(axis=1)
-    low, high = np.quantile(means.mean(axis=1), (0.025, 0.975))
+    low, high = np.quantile(means.mean(axis=1), (LEVEL / 2, 1 - LEVEL / 2))
     return Interval(float(low), float(high))
 
 

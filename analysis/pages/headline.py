@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from redraft.analysis.data.statistics import LEVEL
 from redraft.analysis.data.timing import TimingSpread, is_timed
 from redraft.analysis.tables.cell_verdicts import (
     AGREES,
@@ -17,7 +18,6 @@ from redraft.analysis.tables.cell_verdicts import (
     MISSING,
     NO_DATA,
     NOT_COMPARABLE,
-    SIGNIFICANT,
     UNEVEN,
 )
 from redraft.analysis.tables.files import read_table
@@ -95,7 +95,7 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpre
     sentence = _sentence(headline, mean, low, high, reported)
     words = f"{sentence}: {verdict_words(cell, uneven if timed else None)}."
     verdict = cell["verdict"]
-    effect = verdict in (AGREES, "same direction") or (verdict == NOT_COMPARABLE and cell["p_corrected"] <= SIGNIFICANT)
+    effect = verdict in (AGREES, "same direction") or (verdict == NOT_COMPARABLE and cell["p_corrected"] <= LEVEL)
     finding = "yes" if effect else "no" if verdict in (DIFFERS, "opposite direction") else "open"
     return HeadlineNumber(
         headline.short,
@@ -148,11 +148,11 @@ def verdict_words(cell: pd.Series, uneven: TimingSpread | None) -> str:
     several = f"{seeds} seed{'s' * (seeds != 1)}"
     if verdict in (UNEVEN, NOT_COMPARABLE) and uneven:
         return f"not judged: runs with equal work differed in time by a factor of up to {uneven.largest:.2f}"
-    uncorrected = cell["p"] <= SIGNIFICANT < cell["p_corrected"]
+    uncorrected = cell["p"] <= LEVEL < cell["p_corrected"]
     open_ = f"inconclusive with {several}" + (", not significant after correction" if uncorrected else "")
     if verdict == NOT_COMPARABLE:
         effect = f"an effect with {several}; the paper gives no number"
-        return effect if cell["p_corrected"] <= SIGNIFICANT else open_
+        return effect if cell["p_corrected"] <= LEVEL else open_
     return {
         AGREES: "reproduced",
         "same direction": "same direction as in the paper, different size",

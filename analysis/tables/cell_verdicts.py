@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from redraft.analysis.data.statistics import NEUTRAL, Estimate
+from redraft.analysis.data.statistics import LEVEL, NEUTRAL, Estimate
 from redraft.analysis.data.timing import is_timed
 from redraft.config import BudgetTable
 from redraft.config.tables import Budget
@@ -29,9 +29,6 @@ MARKS = {
 }
 """Marks of verdicts, so that no verdict depends on its colour alone."""
 
-SIGNIFICANT = 0.05
-"""Corrected p-value above which no effect is asserted."""
-
 
 def verdict(
     found: Estimate, reported: float, relative: str | None, is_baseline: bool = False, p_corrected: float = math.nan
@@ -54,7 +51,7 @@ def verdict(
     if math.isinf(found.mean):
         return _never(found, reported)
     neutral = NEUTRAL[relative] if relative else math.nan
-    if math.isnan(found.interval.low) or neutral in found.interval or p_corrected > SIGNIFICANT:
+    if math.isnan(found.interval.low) or neutral in found.interval or p_corrected > LEVEL:
         return INCONCLUSIVE
     if reported in found.interval:
         return AGREES
