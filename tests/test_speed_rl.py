@@ -346,3 +346,10 @@ def test_every_table_expands_and_every_figure_and_claim_names_cells_that_there_a
     shown = {cell for f in EXPERIMENTS.figures("speed_rl").figures for panel in f.panels for cell in panel.cells}
     assert shown <= cells
     assert len(EXPERIMENTS.claims("speed_rl").claims) > 30
+
+
+def test_a_row_without_reported_numbers_may_name_the_paper_s_row():
+    """The family of comparisons is measured without reported numbers."""
+    from redraft.analysis.data.reported_tables import no_reported
+
+    assert no_reported().row(EXPERIMENTS.cell("speed_rl/numina-dapo"), {"dataset": "dapo-17k"}) == {}

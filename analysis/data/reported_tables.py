@@ -68,6 +68,8 @@ class ReportedTable:
 
     def last(self, selected: Mapping[str, str], at: Fraction | None = None, clock: Clock = "steps") -> Key | None:
         """The last row with these values, or the one at this share of a run; None if there is none."""
+        if not self.rows:  # such as `no_reported`, which has no key columns either
+            return None
         positions = {self.spec.row.index(name): value for name, value in selected.items()}
         keys = [key for key in self.rows if all(key[i] == value for i, value in positions.items())]
         if at:
