@@ -233,3 +233,25 @@ def test_the_stage_unties_what_the_preset_says(folder, tmp_path, monkeypatch, un
     monkeypatch.chdir(folder)
     make_model("smol", "qwen3-1.7b-base", tmp_path / "model")
     assert models.load_config(tmp_path / "model").tie_word_embeddings is not untie
+
+
+def test_an_index_that_names_weights_outside_of_its_folder_is_rejected(model_folder):
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "w/a.safetensors"}}
+    (model_folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="outside of its folder"):
+        models.load(model_folder)
+
+
+def test_a_model_with_an_adapter_is_rejected(model_folder):
+    model, _ = models.load(model_folder)
+    model._hf_peft_config_loaded = True  # as transformers marks it once it has loaded an adapter
+    info = {"missing_keys": (), "mismatched_keys": (), "unexpected_keys": ()}
+    with pytest.raises(UserError, match="adapter"):
+        models.check_weights(model, info, model_folder)
+
+
+def test_a_folder_without_a_tokenizer_is_rejected(model_folder):
+    for file in model_folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(UserError, match="no tokenizer|no model can be loaded"):
+        models.load(model_folder)

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
+import pyarrow.parquet as pq
 import pytest
 
 from redraft.config import Experiments
@@ -31,7 +33,7 @@ def loaded(request, tmp_path, monkeypatch):
         file = tmp_path / "a/b" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, pa.Table):
-            pyarrow.parquet.write_table(content, file)
+            pq.write_table(content, file)
         else:
             file.write_bytes(content if isinstance(content, bytes) else content.encode())
         fields = {"template": "{problem}"} | fields
@@ -334,7 +336,7 @@ def test_the_real_prompts_of_ifeval_have_the_same_instructions_in_parquet(tmp_pa
         pytest.skip("ifeval.jsonl is not there: third-party data are not part of the repository")
     rows = [json.loads(line) for line in IFEVAL.read_text().splitlines()]
     rows = [{"problem": row["prompt"], **{column: row[column] for column in COLUMNS}} for row in rows]
-    pyarrow.parquet.write_table(filled(rows), tmp_path / "ifeval.parquet")
+    pq.write_table(filled(rows), tmp_path / "ifeval.parquet")
     data = ProblemFile(path=str(tmp_path / "ifeval.parquet"), size=len(rows), answer=COLUMNS)
     assert [json.loads(p.answer) for p in load_problems(data)] == [{c: row[c] for c in COLUMNS} for row in rows]
 
@@ -347,3 +349,29 @@ def test_training_on_options_and_on_instructions_is_rewarded_as_they_are_evaluat
         assert run.model_copy(update={"data": data}).reward == rule
     texts = [r"\boxed{(B)}", r"\boxed{B. two}", r"\boxed{A}", "B", ""]
     assert rewards_of(texts, "B", "choice")[0] == [1.0, 1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "texts"),
+    [
+        (pa.float32(), [0.1, 1234.56, 99.9, 27.0, 16777215.0], ["0.1", "1234.56", "99.9", "27", "16777215"]),
+        (pa.float16(), [0.1, 2047.0], ["0.1", "2047"]),
+    ],
+)
+def test_a_narrow_float_is_its_shortest_decimal(tmp_path, kind, values, texts):
+    file = tmp_path / "problems.parquet"
+    answers = pa.array(np.array(values, dtype=kind.to_pandas_dtype()), kind)
+    pq.write_table(pa.table({"problem": ["p"] * len(values), "answer": answers}), file)
+    problems = load_problems(ProblemFile(path=str(file), size=len(values)))
+    assert [problem.answer for problem in problems] == texts
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(pa.float32(), 2.0**24), (pa.float16(), 2.0**11), (pa.float32(), math.nan)]
+)
+def test_a_narrow_float_that_may_lack_digits_is_refused(tmp_path, kind, value):
+    file = tmp_path / "problems.parquet"
+    answers = pa.array(np.array([value], dtype=kind.to_pandas_dtype()), kind)
+    pq.write_table(pa.table({"problem": ["p"], "answer": answers}), file)
+    with pytest.raises(UserError, match="row 1"):
+        load_problems(ProblemFile(path=str(file), size=1))

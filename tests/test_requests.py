@@ -112,4 +112,4 @@ def test_a_checkpoint_s_size_is_in_its_name(path, size):
 
 
 def test_a_tiny_model_s_size_follows_from_its_widths():
-    assert parameters(TinyModel(hidden_size=10, layers=3, heads=2, head_dim=5, intermediate_size=8)) == 3 * (400 + 240)
+    assert parameters(TinyModel(hidden_size=10, layers=3, heads=2, head_dim=4, intermediate_size=8)) == 3 * (320 + 240)

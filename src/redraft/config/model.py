@@ -48,8 +48,8 @@ class TinyModel(Config):
     """Number of decoder layers."""
     heads: int = Field(default=3, ge=1, le=256)
     """Attention heads, also of keys and values."""
-    head_dim: int = Field(default=32, ge=2, le=1024)
-    """Width of an attention head."""
+    head_dim: int = Field(default=32, ge=2, le=1024, multiple_of=2)
+    """Width of an attention head, even, since rotary embeddings turn pairs."""
     intermediate_size: int = Field(default=288, ge=8, le=2**16)
     """Width of the feed-forward layers."""
     warm_start: WarmStart = WarmStart()

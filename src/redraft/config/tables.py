@@ -502,8 +502,8 @@ class Headline(Config):
     @field_validator("words")
     @classmethod
     def _one_number(cls, words: str) -> str:
-        if words.count("{}") != 1:
-            raise ValueError("must have exactly one {}, which is replaced by the number")
+        if words.count("{}") != 1 or set("{}") & set(words.replace("{}", "")):
+            raise ValueError("must have exactly one {}, which is replaced by the number, and no other brace")
         return words
 
 

@@ -167,7 +167,7 @@ class Row:
             return str(value)
         if not math.isfinite(value) or abs((exact := Decimal(str(value))).adjusted()) > LARGEST_EXPONENT:
             raise self.error("the value is no number that can be compared", path, value)
-        if isinstance(value, float) and abs(value) >= 2**53:
+        if isinstance(value, _Lossy) or (isinstance(value, float) and abs(value) >= 2**53):
             raise self.error("a float lacks digits of an integer as large as this; write it as text", path, value)
         if exact == exact.to_integral_value():
             return str(int(exact))
@@ -204,12 +204,30 @@ def read_rows(file: Path) -> list[Row]:
     return _json_lines(file, content)
 
 
+class _Lossy(float):
+    """A float of a narrow column that may lack digits of an integer."""
+
+
 def _parquet(file: Path) -> list[Row]:
+    import numpy as np
+    import pyarrow
     import pyarrow.parquet
 
     # Not by pandas, which makes floats of integers in columns and objects with empty values.
     with errors_of_reading(file, OSError, ValueError):
-        rows = pyarrow.parquet.ParquetFile(file).read().to_pylist()
+        table = pyarrow.parquet.ParquetFile(file).read()
+        rows = table.to_pylist()
+    narrow = {pyarrow.float16(): (np.float16, 2**11), pyarrow.float32(): (np.float32, 2**24)}
+    for column in table.schema:
+        if column.type not in narrow:
+            continue
+        kind, limit = narrow[column.type]
+        for row in rows:
+            if (value := row[column.name]) is not None:
+                # The shortest decimal that the column's type rounds to this value: 0.1, and not 0.10000000149011612.
+                shortest = Decimal(str(kind(value)))
+                lossy = shortest.is_finite() and abs(shortest) >= limit
+                row[column.name] = _Lossy(value) if lossy else shortest
     return [Row(file, f"row {number}", columns) for number, columns in enumerate(rows, start=1)]
 
 

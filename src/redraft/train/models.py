@@ -71,6 +71,7 @@ def _naming(path: Path | str) -> Iterator[None]:
     if isinstance(path, Path) and not path.is_dir():  # else the hub is queried for a minute
         raise UserError("no model can be loaded from here (there is no such folder)", file=path)
     try:
+        _check_index(Path(path) / "model.safetensors.index.json")
         yield
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
@@ -96,9 +97,24 @@ def load(path: Path | str, revision: str | None = None, dtype: torch.dtype = tor
         )
         check_weights(model, info, path)
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, revision=revision, **NO_CODE)
+        if len(tokenizer) < 2:  # what transformers makes where there are no files of one
+            raise UserError("this model has no tokenizer", file=path, allowed="a folder with tokenizer.json")
         _drop_without_effect(model.generation_config)
         set_ends(model, ends(path, tokenizer, revision))
         return model, tokenizer
+
+
+def _check_index(index: Path) -> None:
+    """Reject an index of shards in other folders: whether a model changed is seen from the files in its own."""
+    shards = read_json(index).get("weight_map", {}).values() if index.is_file() else ()
+    if elsewhere := [name for name in shards if Path(str(name)).name != name]:
+        raise UserError(
+            "the index names weights outside of its folder",
+            file=index,
+            key="weight_map",
+            value=elsewhere[0],
+            allowed="names of files in the folder",
+        )
 
 
 def check_weights(model: Any, info: Mapping[str, Any], path: Path | str, new: tuple[str, ...] = ()) -> None:
@@ -114,6 +130,13 @@ def check_weights(model: Any, info: Mapping[str, Any], path: Path | str, new: tu
     Raises:
         UserError: for weights that are missing, of another shape, of no use though a part of the model, or two heads.
     """
+    if getattr(model, "_hf_peft_config_loaded", False):  # transformers applies an adapter without a word
+        raise UserError(
+            "this model has an adapter, whose weights are not among the model's own",
+            file=path,
+            key="adapter_config.json",
+            allowed="a model into which the adapter was merged",
+        )
     missing = sorted(name for name in info["missing_keys"] if not name.startswith(new))
     shapes = [f"{name} {list(found)}" for name, found, _ in sorted(info["mismatched_keys"])]
     modules = dict(model.named_modules()).keys() - {"", model.base_model_prefix}
