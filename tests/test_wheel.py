@@ -368,7 +368,7 @@ def test_an_environment_from_an_index_is_small_and_does_what_it_says(extra, whee
     copy = tmp_path / "copy"
     shutil.copytree(campaign, copy, ignore=shutil.ignore_patterns(".snakemake"))
     command = tmp_path / "venv/bin/redraft"
-    light = [["--version"], ["list"], ["show", CELLS[0]], ["cost"], ["status"]]
+    light = [["--version"], ["list"], ["show", CELLS[0]], ["cost"]]
     finished = [[*arguments, "--preset", "smoke"] for arguments in (["status"], ["results"], ["share"])]
     for folder, calls in ((tmp_path, light), (copy, finished)):
         for arguments in calls:
