@@ -103,7 +103,7 @@ LONGEST = (
 )
 """Test files that start first, in this order, so that no worker waits for them at the end."""
 LAST = ("test_two_nodes", "test_vllm_speculation")
-"""After all others. Two nodes under verl and a run of another test under verl do not fit into 24 GiB. N-grams load numba,
+"""After all others. Two nodes under verl and another test's run under verl do not fit into 24 GiB. N-grams load numba,
 and the installed vLLM can make no other engine in a process that has it."""
 
 
