@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED
-from redraft.config import Experiments
+from redraft.config import Experiments, Unmeasured
 from redraft.files import read_json, read_json_lines
 from redraft.layout import Layout
 from tests.checkout import ROOT, copy_to, snakemake
@@ -23,8 +23,12 @@ PLAIN = {"speed_rl": "dapo17k-rloo", "ar3po": "grpo", "efficient_rollout": "ar"}
 METHOD = {"speed_rl": "dapo17k-rloo-speed4", "ar3po": "ar3po", "efficient_rollout": "threshold"}
 SHOWN = {"speed_rl": (104, "responses"), "ar3po": (1, "rollouts"), "efficient_rollout": (103, "generation_s")}
 """A table that compares the two, and one of its columns."""
-NOTHING_TO_MEASURE = {"difficult-prompts-get-most", "difficult-before-get-most", "easy-prompts-about-4"}
-"""Claims about prompts that are solved eight times in ten, of which a policy of this scale may have none."""
+NOTHING_TO_MEASURE = {
+    *("difficult-prompts-get-most", "difficult-before-get-most", "easy-prompts-about-4"),
+    *("a-third-never-solved-1.5b", "a-quarter-never-solved-7b"),
+}
+"""Claims about prompts that are solved eight times in ten, of which a policy of this scale may have none, and about
+samples of the initial policy, which this preset does not take."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +92,9 @@ def test_its_table_has_reproduced_values_and_the_report_shows_them(campaign, pap
 @pytest.mark.parametrize("paper", PLAIN)
 def test_claims_about_cells_that_were_run_have_a_verdict(campaign, paper):
     claims = read_json(campaign / LAYOUT.claims(paper))
+    unmeasured = {claim.id for claim in EXPERIMENTS.claims(paper) if isinstance(claim.test, Unmeasured)}
     verdicts = {claim["id"]: claim["verdict"] for claim in claims if all(claim["manifests"].values())}
+    assert {verdicts.pop(name) for name in unmeasured & verdicts.keys()} <= {NOT_RUN}
     assert len(verdicts) >= 5
     assert {name for name, verdict in verdicts.items() if verdict == NOT_RUN} <= NOTHING_TO_MEASURE
     assert set(verdicts.values()) <= {REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN}
