@@ -92,7 +92,7 @@ def test_its_table_has_reproduced_values_and_the_report_shows_them(campaign, pap
 @pytest.mark.parametrize("paper", PLAIN)
 def test_claims_about_cells_that_were_run_have_a_verdict(campaign, paper):
     claims = read_json(campaign / LAYOUT.claims(paper))
-    unmeasured = {claim.id for claim in EXPERIMENTS.claims(paper) if isinstance(claim.test, Unmeasured)}
+    unmeasured = {claim.id for claim in EXPERIMENTS.claims(paper).claims if isinstance(claim.test, Unmeasured)}
     verdicts = {claim["id"]: claim["verdict"] for claim in claims if all(claim["manifests"].values())}
     assert {verdicts.pop(name) for name in unmeasured & verdicts.keys()} <= {NOT_RUN}
     assert len(verdicts) >= 5
