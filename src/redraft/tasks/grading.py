@@ -170,7 +170,7 @@ def _value(latex: str) -> Any:
 
 
 class _Converter(_Latex2Sympy):  # type: ignore[misc]
-    """math-verify's conversion of LaTeX to sympy, except for what stands side by side, and for the imaginary unit.
+    """math-verify's conversion of LaTeX to sympy, except for adjacent factors and the imaginary unit.
 
     math-verify adds an integer to any positive rational number after it, for the sake of mixed numbers: 2(4) is 6.
     """
