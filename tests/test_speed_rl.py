@@ -353,3 +353,10 @@ def test_a_row_without_reported_numbers_may_name_the_paper_s_row():
     from redraft.analysis.data.reported_tables import no_reported
 
     assert no_reported().row(EXPERIMENTS.cell("speed_rl/numina-dapo"), {"dataset": "dapo-17k"}) == {}
+
+
+def test_a_published_record_with_a_key_twice_is_refused(tmp_path):
+    file = tmp_path / "curve.json"
+    file.write_text('{"t": 1, "a": 0.1, "a": 0.9}\n')
+    with pytest.raises(UserError, match="damaged"):
+        read_curve(file, "t", ["a"])

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path, PurePath
+from typing import Any
 
 from redraft.config import Experiments, PublishedSweep, PublishedTable
 from redraft.errors import UserError
@@ -127,7 +128,7 @@ def _records(file: Path) -> list[Record]:
     records: list[Record] = []
     for number, line in enumerate(_text(file).removesuffix("\n").split("\n"), start=1):
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError):  # ValueError also for integers of thousands of digits
             record = None
         if not isinstance(record, dict):
@@ -136,6 +137,13 @@ def _records(file: Path) -> list[Record]:
             )
         records.append(record)
     return records
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a ValueError for a key that occurs twice, of which Python would take the last."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
 
 
 def _text(file: Path) -> str:
