@@ -73,7 +73,7 @@ def test_an_idle_wait_is_measured_and_does_not_spin():
     assert engine.run(rewarded(engine, outside, 0.3), outside=outside) == [1.0]
     assert 0.25 < outside.seconds <= time.perf_counter() - began
     assert engine.turns < 3 * IDLE_TURNS
-    assert not outside
+    assert not outside.waiting
 
 
 def test_idle_waits_add_up_and_a_second_wait_beside_the_first_counts_once():
@@ -136,7 +136,7 @@ def test_an_error_outside_reaches_the_session_and_ends_the_run():
     with pytest.raises(ValueError, match="the grader died"):
         engine.run(session(), rewarded(engine, outside, 30.0), outside=outside)
     assert time.perf_counter() - began < 5
-    assert not outside
+    assert not outside.waiting
 
 
 def test_an_error_elsewhere_does_not_wait_for_what_is_outside():

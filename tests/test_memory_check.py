@@ -13,7 +13,6 @@ from redraft.train import models
 from redraft.train.local import trainer as local
 from redraft.train.local.learner import Learner
 from redraft.train.pretrained import memory_check
-from redraft.train.pretrained.precision import computing_in
 from tests.test_trainer import LIMIT, make_run, train
 
 CPU = torch.device("cpu")
@@ -99,7 +98,8 @@ def test_activations_are_no_less_than_what_a_backward_pass_keeps(name, dtype):
             kept[storage.data_ptr()] = storage  # kept alive, so that its address is not reused
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), computing_in(dtype, CPU):
+    autocast = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), autocast:
         model.base_model(torch.zeros(rows, length, dtype=torch.long))
     found = sum(storage.nbytes() for storage in kept.values())
     rounded = 0 if dtype == torch.float32 else 2 * sum(parameter.numel() for parameter in model.parameters())

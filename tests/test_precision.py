@@ -8,13 +8,16 @@ from pydantic import ValidationError
 from redraft.config import Experiments, VerlEngine, run_fingerprint, sampling_fingerprint
 from redraft.rollout.types import Finish, Rollout
 from redraft.train import models
+from redraft.train.local.decoding import Decoding
 from redraft.train.local.learner import Batch, Learner
 from redraft.train.local.trainer import LocalTrainer
-from redraft.train.pretrained.precision import RoundedPolicy, computing_in, rounded
+from redraft.train.pretrained.precision import rounded
 from tests.test_trainer import ROOT, make_run
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")
 EXPERIMENTS = Experiments(ROOT)
+SETTINGS = {"stops": [0], "max_length": 8, "max_rows": 2}
+"""Arguments of the engine."""
 
 
 def tied_llama():
@@ -42,38 +45,37 @@ def test_a_copy_has_rounded_weights_and_the_same_buffers_and_ties():
     assert rounded(model, torch.float32) is model
 
 
-def test_a_copy_takes_over_weights_when_it_is_told_to():
+def test_the_engine_s_copy_takes_the_weights_when_they_are_published():
     model = tied_llama()
-    own = RoundedPolicy(model, BF16)
+    own = Decoding(model, BF16, SETTINGS)
     with torch.no_grad():
         model.model.norm.weight.fill_(3.0)
-    assert float(own.model.model.norm.weight[0]) == 1.0
-    own.refresh()
-    assert float(own.model.model.norm.weight[0]) == 3.0
+    assert float(own.engine.model.model.norm.weight[0]) == 1.0
+    own.publish()
+    assert float(own.engine.model.model.norm.weight[0]) == 3.0
 
 
 def test_steps_that_bfloat16_cannot_add_are_not_lost():
     """1 + 1e-4 is 1 in bfloat16; a hundred of them are not."""
     model = tied_llama()
-    own, start = RoundedPolicy(model, BF16), model.model.norm.weight.detach().clone()
+    own, start = Decoding(model, BF16, SETTINGS), model.model.norm.weight.detach().clone()
     for _ in range(100):
         with torch.no_grad():
             model.model.norm.weight.add_(1e-4)
-        own.refresh()
-    assert torch.allclose(own.model.model.norm.weight.float(), start + 0.01, atol=0.004)
+        own.publish()
+    assert torch.allclose(own.engine.model.model.norm.weight.float(), start + 0.01, atol=0.004)
     alone = start.to(BF16)
     assert torch.equal(alone + torch.tensor(1e-4, dtype=BF16), alone)
 
 
-def test_a_block_computes_in_bfloat16_and_leaves_gradients_in_float32():
-    model, tokens = tied_llama(), torch.arange(8)[None]
-    with computing_in(BF16, torch.device("cpu")):
-        logits = model(tokens).logits
-    assert logits.dtype == BF16
+@pytest.mark.parametrize(("dtype", "computed"), [("bfloat16", BF16), ("auto", torch.float32)])
+def test_passes_compute_in_the_run_s_precision_and_leave_gradients_in_float32(tiny_model, dtype, computed):
+    learner = Learner(make_run(dtype=dtype), models.load(tiny_model)[0], tiny_model, CPU, pad=0)
+    with learner.autocast:
+        logits = learner.policy(torch.arange(8)[None]).logits
+    assert logits.dtype == computed
     logits.float().logsumexp(-1).sum().backward()
-    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
-    with computing_in(torch.float32, torch.device("cpu")):
-        assert model(tokens).logits.dtype == torch.float32
+    assert {parameter.grad.dtype for parameter in learner.policy.parameters()} == {torch.float32}
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ NOTHING = np.zeros(0, dtype=np.int32)
 def test_a_pass_is_of_the_tail_below_a_tenth_of_the_most_rows():
     activity = Activity()
     for active, seconds in ((20, 3.0), (2, 1.0), (1, 1.5), (20, 2.0), (1, 0.5), (19, 2.0)):
-        activity.add(active, seconds)
+        activity.seconds[active] += seconds
     assert activity.tail_share == pytest.approx(2.0 / 10.0), "two of twenty are a tenth, and not below it"
 
 
@@ -23,7 +23,7 @@ def test_a_rollout_that_decodes_nothing_has_no_tail_and_one_of_few_rows_an_empty
     assert Activity().tail_share is None
     few = Activity()
     for active in (10, 5, 1):
-        few.add(active, 1.0)
+        few.seconds[active] += 1.0
     assert few.tail_share == 0.0
 
 

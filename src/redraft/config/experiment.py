@@ -98,15 +98,14 @@ class Run(Config):
         """Upper bound of the number of evaluated policies, since every step may have an update batch."""
         return math.ceil(self.steps / self.trainer.evaluate_every)
 
-    def evaluates(self, done: int, training_steps: int, updated: bool) -> bool:
-        """True if a policy is evaluated: by the evaluation clock (`TrainerConfig.evaluates`), or because it is the last
-        one."""
-        return done == self.steps or self.trainer.evaluates(done, training_steps, updated)
-
     def evaluated_steps(self, records: Iterable[Mapping[str, Any]]) -> list[int]:
         """Numbers of finished steps of the evaluated policies, from the records of the steps."""
-        done = ((record["step"] + 1, record["training_step"], record["updated"]) for record in records)
-        return [step for step, training_steps, updated in done if self.evaluates(step, training_steps, updated)]
+        steps = self.steps
+        return [
+            done
+            for done, record in ((record["step"] + 1, record) for record in records)
+            if self.trainer.evaluates(done, steps, record["training_step"], record["updated"])
+        ]
 
     @property
     def unsupported(self) -> str:

@@ -113,17 +113,18 @@ class TrainerConfig(Config):
         """Total number of steps."""
         return max(round(self.epochs * self.steps_per_epoch(problems)), 1)
 
-    def evaluates(self, done: int, training_steps: int, updated: bool) -> bool:
-        """True if a policy is evaluated by the evaluation clock.
+    def evaluates(self, done: int, steps: int, training_steps: int, updated: bool) -> bool:
+        """True if a policy is evaluated: by the evaluation clock, or because it is the last one.
 
         Args:
             done: number of finished steps.
-            training_steps: number of update batches in them.
+            steps: number of steps of the run.
+            training_steps: number of update batches in the finished steps.
             updated: true if the last step had an update batch.
         """
         by_training_steps = self.evaluation_clock == "training_steps"
         ticks, ticked = (training_steps, updated) if by_training_steps else (done, True)
-        return ticked and ticks % self.evaluate_every == 0
+        return done == steps or (ticked and ticks % self.evaluate_every == 0)
 
 
 class EngineSettings(Config):

@@ -45,4 +45,4 @@ class DynamicSchedule(EpochSchedule):
     def batch(self) -> list["Group"] | None:
         """The groups that waited longest, once a batch is full."""
         batch = super().batch()
-        return None if batch is None else batch[: self.trainer.batch_prompts]
+        return None if batch is None else batch[: self.batch_prompts]

@@ -52,6 +52,7 @@ class EpochSchedule:
 
     def __init__(self, trainer: TrainerConfig, problems: int, seed: int) -> None:
         self.trainer, self.problems, self.seed = trainer, problems, seed
+        self.batch_prompts = trainer.batch_prompts
         self.steps_per_epoch = trainer.steps_per_epoch(problems)
         self.waiting: list[Group] = []
 
@@ -76,7 +77,7 @@ class EpochSchedule:
 
     def batch(self) -> list["Group"] | None:
         """All groups that wait, once a batch is full."""
-        if len(self.waiting) < self.trainer.batch_prompts:
+        if len(self.waiting) < self.batch_prompts:
             return None
         batch, self.waiting = self.waiting, []
         return batch

@@ -136,7 +136,9 @@ class Memory:
         others = (g for g in self._groups.get(group.prompt, []) if g.visit != group.visit)
         groups = sorted([*others, replace(group, samples=tuple(samples))], key=lambda g: g.visit)
         drafts = {id(rollout) for of_sample in self._latest(groups).values() for rollout in of_sample}
-        kept = drafts | {id(sample.rollout) for sample in self._kept_correct(groups)}
+        kept = drafts
+        if self.retention.correct:
+            kept |= {id(sample.rollout) for sample in self._kept_correct(groups)}
         bounded = [replace(g, samples=tuple(s for s in g.samples if id(s.rollout) in kept)) for g in groups]
         self._groups[group.prompt] = [group for group in bounded if group.samples]
         if not self._groups[group.prompt]:

@@ -81,6 +81,8 @@ class TrainingLoop:
         """
         self.folder.path.mkdir(parents=True, exist_ok=True)
         _, self.state = self.checkpoints.latest(hashes=True)
+        if isinstance(self.run.reuse, AdaptiveReuse) and self.state.lenience is None:
+            self.state.lenience = self.run.reuse.initial
         if self.state.step < self.steps:
             self.folder.keep_finished(self.identity, self.checkpoints.inputs)
         if lease:
@@ -144,10 +146,9 @@ class TrainingLoop:
             **rollout.measured,
             **metrics,
         }
-        lenience, reuse = self.lenience, self.run.reuse
-        if lenience is not None and isinstance(reuse, AdaptiveReuse):
-            self.state.lenience = reuse.next_lenience(lenience, record)
-            record["lenience"] = lenience
+        if self.state.lenience is not None and isinstance(self.run.reuse, AdaptiveReuse):
+            record["lenience"] = self.state.lenience
+            self.state.lenience = self.run.reuse.next_lenience(self.state.lenience, record)
         self.check()  # the lease, before anything is written
         save_groups_of_step(self.folder.rollouts(step), epoch, rollout.groups)
         with self._checkpoint(trainer, clock, batch is not None):
@@ -165,13 +166,7 @@ class TrainingLoop:
     def tasks(self, step: int) -> list[Task]:
         """Tasks of a step, with the lenience that a controller has set."""
         tasks = self.schedule.next(step)
-        return tasks if self.lenience is None else with_lenience(tasks, self.lenience)
-
-    @property
-    def lenience(self) -> float | None:
-        """Lenience of the next step, set by a controller; None without one."""
-        reuse = self.run.reuse
-        return (self.state.lenience or reuse.initial) if isinstance(reuse, AdaptiveReuse) else None
+        return tasks if self.state.lenience is None else with_lenience(tasks, self.state.lenience)
 
     @property
     def evaluated_steps(self) -> list[int]:
@@ -191,7 +186,7 @@ class TrainingLoop:
     def _checkpoint(self, trainer: Trainer, clock: StageClock, updated: bool) -> Iterator[None]:
         """Write checkpoint and policy if due; the checkpoint is valid when the block has written the record."""
         done, every = self.state.step + 1, self.run.engine.checkpoint_every
-        evaluated = self.run.evaluates(done, self.state.training_step, updated)
+        evaluated = self.run.trainer.evaluates(done, self.steps, self.state.training_step, updated)
         if not evaluated and done % every:
             yield
             return

@@ -78,6 +78,11 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
     rollouts = [sample.rollout for sample in made]
     drafted = [r for r in rollouts if r.draft_length]
     ages = step - np.concatenate([r.sampled_at for r in rollouts])
+    of_prompts = {
+        "informative": [group.informative for group in new],
+        "without_correct": [not any(s.correct for s in g.samples if s is not g.replayed) for g in new],
+        "replayed": [group.replayed is not None for group in new],
+    }
     return {
         "rollouts": len(rollouts),
         "tokens_decoded": sum(r.decoded for r in rollouts),
@@ -90,17 +95,9 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
         "full_reuse_ratio": float(np.mean([r.fully_reused for r in drafted])) if drafted else None,
         "token_age_epochs": float(ages.mean()) / steps_per_epoch,
         "rollouts_per_prompt": len(rollouts) / len(groups),
-        "informative": _share([group.informative for group in new]),
-        "without_correct": _share(
-            [not any(s.correct for s in group.samples if s is not group.replayed) for group in new]
-        ),
-        "replayed": _share([group.replayed is not None for group in new]),
+        **{name: float(np.mean(holds)) if holds else None for name, holds in of_prompts.items()},
         "reward": float(np.mean([sample.reward for sample in made], dtype=np.float32)),
     }
-
-
-def _share(holds: Sequence[bool]) -> float | None:
-    return float(np.mean(holds)) if holds else None
 
 
 def describe_batch(groups: Sequence[Group] | None, step: int) -> dict[str, float | None]:

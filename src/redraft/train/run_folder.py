@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import UserError
@@ -11,21 +10,16 @@ from redraft.ops.locking.entries import FOLDER
 from redraft.result_files import read_manifest
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    """Files of a run, and what is removed of them when the run goes on."""
+    """Files of a run, and what is removed of them when the run goes on.
 
-    path: Path
+    Attributes:
+        records: one JSON line a step.
+        manifest: written when the run is finished.
+    """
 
-    @property
-    def records(self) -> Path:
-        """One JSON line a step."""
-        return self.path / "steps.jsonl"
-
-    @property
-    def manifest(self) -> Path:
-        """Written when the run is finished."""
-        return self.path / "manifest.json"
+    def __init__(self, path: Path) -> None:
+        self.path, self.records, self.manifest = path, path / "steps.jsonl", path / "manifest.json"
 
     def keep_finished(self, fingerprint: str, inputs: Mapping[str, str]) -> None:
         """Raise an error if the run is finished: without its last checkpoint it would overwrite its own results.

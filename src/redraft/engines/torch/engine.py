@@ -139,8 +139,7 @@ class TorchEngine:
         with torch.inference_mode(), slot_attention(self.model), sigterm_deferred():
             try:
                 return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
-            finally:
-                self.admission.clear()
+            finally:  # all sessions are closed, and have left the queues
                 self.rows.clear()
                 self.model.train(training)
 
@@ -183,7 +182,7 @@ class TorchEngine:
         active = self._decode()
         seconds = (now(self.device) - began) / len(active)
         for count in active:
-            self.activity.add(count, seconds)
+            self.activity.seconds[count] += seconds
         return True
 
     def _prefill(self, batch: Sequence[ScoreRequest | DecodeRequest]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -45,26 +46,22 @@ class Outside:
     Attributes:
         clock: seconds; the clock of the stage from which `seconds` is subtracted.
         seconds: time in which the engine had nothing to do because of these waits.
+        waiting: results, and what is resolved when their sessions may go on.
     """
 
     clock: Callable[[], float] = time.perf_counter
     seconds: float = field(default=0.0, init=False)
-    _waiting: dict[asyncio.Future, asyncio.Future] = field(default_factory=dict, init=False)
-    """Results, and what is resolved when their sessions may go on."""
-
-    def __bool__(self) -> bool:
-        """True while a session waits."""
-        return bool(self._waiting)
+    waiting: dict[asyncio.Future, asyncio.Future] = field(default_factory=dict, init=False)
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
         """Result of something outside the engine, once the engine has nothing else to do; raises its exception."""
         result = asyncio.ensure_future(awaitable)
-        turn = self._waiting[result] = asyncio.get_running_loop().create_future()
+        turn = self.waiting[result] = asyncio.get_running_loop().create_future()
         try:
             await turn
             return await result
         finally:
-            self._waiting.pop(result, None)
+            self.waiting.pop(result, None)
             result.cancel()
 
     async def hand_over(self, everything: asyncio.Future) -> None:
@@ -73,14 +70,14 @@ class Outside:
         Wakes up every `SLEEP_SECONDS` to check whether SIGTERM came.
         """
         began, failed = self.clock(), False
-        while not (failed or everything.done()) and (missing := {one for one in self._waiting if not one.done()}):
+        while not (failed or everything.done()) and (missing := {one for one in self.waiting if not one.done()}):
             done, _ = await asyncio.wait(
                 {*missing, everything}, timeout=SLEEP_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
             failed = any(one.cancelled() or one.exception() for one in done)
             exit_if_requested()
         self.seconds += self.clock() - began
-        for turn in self._waiting.values():
+        for turn in self.waiting.values():
             if not turn.done():
                 turn.set_result(None)
 
@@ -106,7 +103,7 @@ async def run_to_end(
     try:
         while not everything.done():
             if idle > IDLE_TURNS:
-                if not outside:
+                if not outside.waiting:
                     raise RuntimeError(standstill())
                 await outside.hand_over(everything)
                 idle = 0
@@ -128,11 +125,7 @@ class Activity:
         seconds: time of all passes by the number of responses that decoded in them.
     """
 
-    seconds: dict[int, float] = field(default_factory=dict)
-
-    def add(self, active: int, seconds: float) -> None:
-        """Count a pass."""
-        self.seconds[active] = self.seconds.get(active, 0.0) + seconds
+    seconds: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
     def tail_share(self) -> float | None:

@@ -267,10 +267,6 @@ class Admission:
 
     def __init__(self, table: RowTable, max_batched_tokens: int) -> None:
         self._table, self._max_batched_tokens = table, max_batched_tokens
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all requests."""
         self.waiting: list[ScoreRequest | DecodeRequest] = []
         self._ready: list[DecodeRequest] = []  # their rows hold all that is before the first new token
         self._chunks: list[ScoreRequest] = []  # their rows hold all that is before the chunk

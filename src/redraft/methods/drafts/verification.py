@@ -87,8 +87,10 @@ def spec_rl_verifier(lenience: float, fixed_uniforms: bool = False, refreshed_lo
             which sampled it.
     """
 
+    configured = SpecRLRule(lenience)
+
     async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
-        rule = SpecRLRule(lenience if task.lenience is None else task.lenience)
+        rule = configured if task.lenience is None else SpecRLRule(task.lenience)
         uniforms = context.streams.fixed_uniforms if fixed_uniforms else context.streams.uniforms
         with context.meter.assembling():
             u = uniforms("acceptance", draft.prompt, draft.sample, draft.length)

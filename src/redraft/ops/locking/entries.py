@@ -82,18 +82,18 @@ def entry_file(folder: Path, number: int) -> Path:
 
 def latest(folder: Path) -> Entry | None:
     """Last entry; None if the folder never had an owner."""
-    numbers = _numbers(folder)
-    return read_entry(folder, max(numbers)) if numbers else None
+    files = _files(folder)
+    return read_entry(files[-1]) if files else None
 
 
 def history(folder: Path) -> list[Entry]:
     """All entries, the oldest first."""
-    return [read_entry(folder, number) for number in sorted(_numbers(folder))]
+    return [read_entry(file) for file in _files(folder)]
 
 
-def read_entry(folder: Path, number: int) -> Entry:
+def read_entry(file: Path) -> Entry:
     """One entry and its heart-beat."""
-    file = entry_file(folder, number)
+    number = int(file.stem)
     with file.open("rb") as handle:  # opening a file makes an NFS client revalidate its cached attributes
         beat, text = os.fstat(handle.fileno()).st_mtime, handle.read()
     try:
@@ -102,12 +102,13 @@ def read_entry(folder: Path, number: int) -> Entry:
         return Entry(number, file, None, beat)
 
 
-def _numbers(folder: Path) -> list[int]:
+def _files(folder: Path) -> list[Path]:
+    """Files of all entries, the oldest first."""
     try:
-        names = os.listdir(folder / FOLDER)
+        files = [file for file in (folder / FOLDER).iterdir() if file.suffix == ".json" and file.stem.isdigit()]
     except FileNotFoundError:
         return []
-    return [int(name[:6]) for name in names if name.endswith(".json") and name[:6].isdigit()]
+    return sorted(files, key=lambda file: int(file.stem))
 
 
 @contextmanager

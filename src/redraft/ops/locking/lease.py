@@ -50,11 +50,8 @@ class Lease:
     def __init__(self, folder: Path, number: int, content: Content) -> None:
         self.folder, self.number, self.content = folder, number, content
         self.file = entry_file(folder, number)
-
-    @property
-    def token(self) -> str:
-        """Token that identifies the owner to `check_owner`, also in other processes."""
-        return self.content.owner.token
+        self.token = content.owner.token
+        """Identifies the owner to `check_owner`, also in other processes."""
 
     def check(self) -> None:
         """Check that this process still owns the folder; call this before each write.
@@ -100,7 +97,8 @@ class Lease:
 def check_owner(folder: Path, token: str) -> None:
     """Raise LeaseLost unless the owner with this token still holds the folder."""
     last = latest(folder)
-    if last is None or last.content is None or last.content.owner.token != token or last.free:
+    content = last.content if last else None
+    if content is None or content.owner.token != token or content.released:
         raise LeaseLost(
             "another process has taken over this folder; this process stops and has written nothing since",
             file=folder,

@@ -4,6 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from redraft.config.decoding import BLOCK_STARTS, Plain, SelfSpeculation
 from redraft.config.experiment import Run
 from redraft.engines.torch.engine import TorchEngine
@@ -11,23 +13,32 @@ from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.controller import Control, Ladder, Roofline, SwitchRule, Threshold
 from redraft.train.models import stop_tokens
-from redraft.train.pretrained.precision import RoundedPolicy, dtype_of
+from redraft.train.pretrained.precision import dtype_of, rounded
 
 Record = dict[str, Any]
 
 
 class Decoding:
-    """Owns the engine of the local trainer, which computes with the policy's weights."""
+    """Owns the engine of the local trainer.
+
+    Args:
+        policy: the policy that is trained, with float32 weights.
+        dtype: precision of the engine, which computes with the policy itself in float32, else with a rounded copy.
+        settings: further arguments of `TorchEngine`.
+    """
 
     engine: TorchEngine
 
-    def __init__(self, policy: RoundedPolicy, settings: dict[str, Any]) -> None:
-        self._policy = policy
-        self.engine = TorchEngine(policy.model, **settings)
+    def __init__(self, policy: Any, dtype: torch.dtype, settings: dict[str, Any]) -> None:
+        self.policy = policy
+        self.engine = TorchEngine(rounded(policy, dtype), **settings)
 
     def publish(self) -> None:
-        """Take in that the policy's weights have changed, before anything is rolled out with them."""
-        self._policy.refresh()
+        """Copy the policy's updated weights to the engine, rounded, before anything is rolled out with them."""
+        if self.engine.model is not self.policy:
+            with torch.no_grad():
+                for own, trained in zip(self.engine.model.parameters(), self.policy.parameters(), strict=True):
+                    own.copy_(trained)
 
     def measured(self) -> Record:
         """Fields of a step's record about the engine's last rollout; see docs/metrics.md."""
@@ -55,9 +66,14 @@ class SelfSpeculativeDecoding(Decoding):
     engine: SelfSpeculativeEngine
 
     def __init__(
-        self, policy: RoundedPolicy, settings: dict[str, Any], configured: SelfSpeculation, calibration: Path | None
+        self,
+        policy: Any,
+        dtype: torch.dtype,
+        settings: dict[str, Any],
+        configured: SelfSpeculation,
+        calibration: Path | None,
     ) -> None:
-        self._policy = policy
+        self.policy = policy
         roofline = read_calibration(calibration) if configured.when == "roofline" and calibration else None
 
         def rule(gamma: int, accepted: float | None) -> SwitchRule:
@@ -72,7 +88,7 @@ class SelfSpeculativeDecoding(Decoding):
         ladder = Ladder(tuple(configured.draft_lengths), configured.raise_at, configured.lower_at, configured.patience)
         self.control = Control(ladder, rule, 0 if configured.when == "always" else configured.ramp)
         self.engine = SelfSpeculativeEngine(
-            policy.model,
+            rounded(policy, dtype),
             self.control,
             max(configured.draft_lengths),
             bits=configured.bits,
@@ -131,9 +147,9 @@ def open_decoding(run: Run, policy: Any, longest_prompt: int) -> Decoding:
         "chunk": run.engine.draft_chunk,
         "temperature": run.trainer.temperature,
     }
-    own = RoundedPolicy(policy, dtype_of(run.engine))
+    dtype = dtype_of(run.engine)
     match run.decoding:
         case Plain():
-            return Decoding(own, settings)
+            return Decoding(policy, dtype, settings)
         case SelfSpeculation() as configured:
-            return SelfSpeculativeDecoding(own, settings, configured, run.calibration)
+            return SelfSpeculativeDecoding(policy, dtype, settings, configured, run.calibration)

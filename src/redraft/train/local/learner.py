@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
@@ -19,7 +20,7 @@ from redraft.errors import UserError
 from redraft.rollout.types import Group, OldLogProbs, Rollout, Use
 from redraft.train import models
 from redraft.train.losses import WEIGHTS, PolicyLoss, advantages, importance_weights, shaped, value_loss
-from redraft.train.pretrained.precision import computing_in, dtype_of
+from redraft.train.pretrained.precision import dtype_of
 from redraft.train.records import StageClock
 
 NO_UPDATE: dict[str, float | None] = dict.fromkeys(("entropy", "drift", "kl", "clip_fraction", "gradient_norm"))
@@ -86,7 +87,8 @@ class Batch:
         self, model: Any, entropy: bool = False, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probability, and on request entropy, of each response token: float32 (rows, longest response)."""
-        tokens = self.tokens.gather(1, self._positions())[self.mask > 0]
+        rows, index = self.mask.nonzero(as_tuple=True)
+        tokens = self.tokens[rows, self.starts[rows] + index]
         log_probs, entropies = Head(model, temperature).log_probs(self._hidden(model), tokens, entropy)
         return self._spread(log_probs), None if entropies is None else self._spread(entropies)
 
@@ -100,8 +102,8 @@ class Batch:
         """Hidden states before each response token, (response tokens of all rows, size)."""
         # Pad tokens after the end need no attention mask: attention is causal, and `mask` drops their own outputs.
         hidden = hidden_states(model, input_ids=self.tokens, attention_mask=None)
-        rows, places = self.mask.nonzero(as_tuple=True)
-        return hidden[rows, self.starts[rows] + places - 1]
+        rows, index = self.mask.nonzero(as_tuple=True)
+        return hidden[rows, self.starts[rows] + index - 1]
 
     def _spread(self, values: torch.Tensor) -> torch.Tensor:
         """Values of all response tokens in (rows, longest response), 0 after their ends."""
@@ -110,12 +112,8 @@ class Batch:
     def values(self, critic: Any) -> torch.Tensor:
         """The critic's value before each response token: float32 (rows, longest response)."""
         values = critic(input_ids=self.tokens, attention_mask=None).logits.float()[..., 0]
-        return values.gather(1, self._positions() - 1) * self.mask
-
-    def _positions(self) -> torch.Tensor:
-        """Position of each response token, int64 (rows, longest response); the last column's beyond a response."""
-        positions = self.starts[:, None] + torch.arange(self.mask.shape[1], device=self.tokens.device)
-        return positions.clamp(max=self.tokens.shape[1] - 1)
+        rows, index = self.mask.nonzero(as_tuple=True)
+        return self._spread(values[rows, self.starts[rows] + index - 1])
 
 
 class Learner:
@@ -129,7 +127,8 @@ class Learner:
 
     def __init__(self, run: Run, policy: Any, model_folder: Path, device: torch.device, pad: int) -> None:
         self.run, self.policy, self.device, self.pad = run, policy.to(device), device, pad
-        self.loss, self.dtype = PolicyLoss(run.algorithm), dtype_of(run.engine)
+        self.loss, dtype = PolicyLoss(run.algorithm), dtype_of(run.engine)
+        self.autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)  # weights stay in float32
         self.importance = run.reuse.importance
         self.parts: dict[str, Any] = {"model": self.policy, "optimizer": self._adamw(self.policy, 1.0)}
         self.reference = self.critic = None
@@ -192,7 +191,11 @@ class Learner:
                 if sample.old_log_probs is OldLogProbs.STORED:
                     stored = torch.from_numpy(sample.rollout.log_probs)
                     old_BT[row, : len(stored)] = stored.to(old_BT)
-            drift = _drift(old_BT, rollouts, batch.mask)
+            # KL divergence of the behaviour policies q from the current policy p, nats per token, estimated by
+            # exp(d) - 1 - d with d = log p - log q (Schulman, 2020, "Approximating KL Divergence", k3).
+            behaviour_BT = pad_sequence([torch.from_numpy(r.behaviour) for r in rollouts], batch_first=True).to(old_BT)
+            gaps_BT = (old_BT - behaviour_BT).double() * batch.mask
+            drift = float((gaps_BT.expm1() - gaps_BT).sum() / batch.mask.sum())
         ref_BT = values_BT = None
         if self.reference is not None:
             with torch.no_grad(), clock.stage("ref"):
@@ -209,9 +212,9 @@ class Learner:
         metrics: dict[str, float | None] = {"entropy": float(entropy_BT.sum() / batch.mask.sum()), "drift": drift}
         weights_BT = None
         if self.importance:
-            none = np.zeros(0, np.float32)  # padded with 0, the log of weight 1
-            rows = [none if r.log_weights is None else r.log_weights for r in rollouts]
-            weights_BT, measured = importance_weights(self.importance, _padded(rows, batch.mask), batch.mask)
+            logs = [np.zeros_like(r.log_probs) if r.log_weights is None else r.log_weights for r in rollouts]
+            log_weights_BT = pad_sequence([torch.from_numpy(row) for row in logs], batch_first=True).to(batch.mask)
+            weights_BT, measured = importance_weights(self.importance, log_weights_BT, batch.mask)
             metrics |= measured
         minis = self._mini_batches(batch, owner_B)
         if not minis:  # every gradient is stopped
@@ -230,7 +233,7 @@ class Learner:
         model.eval()
         log_probs_BT, entropies_BT = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
         for rows, part in batch.parts(self.run.engine.rows_per_micro_batch):
-            with computing_in(self.dtype, self.device):
+            with self.autocast:
                 log_probs_BT[rows], of_part = part.log_probs(model, entropy, self.run.trainer.temperature)
             if of_part is not None:
                 entropies_BT[rows] = of_part
@@ -246,7 +249,7 @@ class Learner:
             return None
         batch = Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device)
         self.policy.eval()
-        with torch.no_grad(), computing_in(self.dtype, self.device):
+        with torch.no_grad(), self.autocast:
             total = sum(
                 float(part.divergences(self.policy, self.reference, self.run.trainer.temperature).sum())
                 for _, part in batch.parts(self.run.engine.rows_per_micro_batch)
@@ -259,7 +262,7 @@ class Learner:
         self.critic.eval()
         values_BT = torch.zeros_like(batch.mask)
         for rows, part in batch.parts(self.run.engine.rows_per_micro_batch):
-            with computing_in(self.dtype, self.device):
+            with self.autocast:
                 values_BT[rows] = part.values(self.critic)
         return values_BT
 
@@ -289,7 +292,7 @@ class Learner:
             self.parts["critic_optimizer"].zero_grad(set_to_none=True)
             total = 0.0
             for rows, part in batch.parts(self.run.engine.rows_per_micro_batch, mini):
-                with computing_in(self.dtype, self.device):
+                with self.autocast:
                     values = part.values(self.critic)
                 loss = value_loss(self.run.algorithm, values, old_BT[rows], returns_BT[rows], part.trained, whole)
                 loss.backward()
@@ -313,7 +316,7 @@ class Learner:
             self.parts["optimizer"].zero_grad(set_to_none=True)
             total = 0.0
             for rows, part in batch.parts(self.run.engine.rows_per_micro_batch, mini):
-                with computing_in(self.dtype, self.device):
+                with self.autocast:
                     log_probs, _ = part.log_probs(self.policy, temperature=self.run.trainer.temperature)
                 ref = None if ref_BT is None else ref_BT[rows]
                 weights = None if weights_BT is None else weights_BT[rows]
@@ -344,20 +347,3 @@ class Learner:
                 )
         self.parts[optimizer].step()
         return norm
-
-
-def _drift(old_BT: torch.Tensor, rollouts: Sequence[Rollout], mask_BT: torch.Tensor) -> float:
-    """KL divergence of the behaviour policies q from the current policy p, estimated on the batch, nats per token.
-
-    The estimator is exp(d) - 1 - d with d = log p - log q (Schulman, 2020, "Approximating KL Divergence", k3).
-    """
-    gaps_BT = (old_BT - _padded([rollout.behaviour for rollout in rollouts], mask_BT)).double() * mask_BT
-    return float((gaps_BT.expm1() - gaps_BT).sum() / mask_BT.sum())
-
-
-def _padded(rows: Sequence[np.ndarray], like: torch.Tensor) -> torch.Tensor:
-    """Rows of numbers in a tensor of the shape and device of `like`, padded with 0."""
-    padded = torch.zeros_like(like)
-    for row, values in enumerate(rows):
-        padded[row, : len(values)] = torch.from_numpy(values)
-    return padded

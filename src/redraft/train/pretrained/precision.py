@@ -6,7 +6,6 @@ copy of the weights, rounded after every update, as vLLM receives them from verl
 """
 
 import copy
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,11 +21,6 @@ def dtype_of(engine: EngineSettings) -> torch.dtype:
     return DTYPES[engine.dtype]
 
 
-def computing_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:
-    """Autocast a model with float32 weights to `dtype` within the block; no-op for float32."""
-    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-
-
 def rounded(model: Any, dtype: torch.dtype) -> Any:
     """The model if its weights have that type, else a copy without gradients whose weights have it.
 
@@ -38,22 +32,3 @@ def rounded(model: Any, dtype: torch.dtype) -> Any:
     for parameter in other.parameters():
         parameter.data, parameter.grad = parameter.data.to(dtype), None
     return other
-
-
-class RoundedPolicy:
-    """A policy in the engine's precision.
-
-    Attributes:
-        model: the policy itself if it has that type, else a copy.
-    """
-
-    def __init__(self, policy: Any, dtype: torch.dtype) -> None:
-        self._policy, self.model = policy, rounded(policy, dtype)
-
-    def refresh(self) -> None:
-        """Copy the policy's current weights, rounded."""
-        if self.model is self._policy:
-            return
-        with torch.no_grad():
-            for own, trained in zip(self.model.parameters(), self._policy.parameters(), strict=True):
-                own.copy_(trained)
