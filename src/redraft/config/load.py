@@ -439,7 +439,7 @@ class Experiments(PaperFiles):
             reuse=cell.reuse,
             schedule=cell.schedule or cell.algorithm.usual_schedule,
             decoding=cell.decoding,
-            engine=preset.engine,
+            engine=preset.engine_of(cell.model),
             trainer=trainers.trainer_of(self.trainer_settings(cell, preset)),
         )
         try:
