@@ -1,15 +1,20 @@
-"""Memory of a GPU under verl against published numbers and PyTorch's own, and the check before anything is submitted."""
+"""Memory of a GPU under verl against published numbers and PyTorch, and the check before anything is submitted."""
+
+import csv
+import json
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
+from redraft.cli.app import main
 from redraft.config import Experiments
 from redraft.config.model import PretrainedModel
 from redraft.config.trainer import VerlEngine
 from redraft.errors import UserError
 from redraft.ops.sizing import gpu_memory as sizing
 from redraft.ops.sizing.gpu_memory import GIB, alternatives, check_fits, gpu_memory
+from redraft.ops.sizing.learner_time import learner_seconds
 from redraft.ops.sizing.shapes import SHAPES, parameters_of, shape_of
 from redraft.train.verl.config import check
 from tests.checkout import ROOT
@@ -183,3 +188,49 @@ def test_cells_with_the_same_reason_share_a_line():
 def test_presets_without_gpus_are_not_checked():
     check_fits([EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, name) for name in ("tiny", "verl-tiny")])
     assert isinstance(EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "verl-tiny").engine, VerlEngine)
+
+
+def table4(cell, column):
+    """A number of SPEC-RL's Table 4, and the tokens of a step by Table 1, with 120 for each prompt."""
+    values = []
+    for number, name in ((4, column), (1, "tokens_m")):
+        with (ROOT / f"experiments/spec_rl/reported/table{number:02d}.csv").open() as file:
+            key = {"model": cell.model, "algorithm": cell.algorithm.kind, "method": "vanilla", "column": name}
+            values += [float(r["value"]) for r in csv.DictReader(file) if all(r[k] == v for k, v in key.items())]
+    return values[0], values[1] * 1e6 / 90 + 8192 * 120
+
+
+@pytest.mark.parametrize(
+    "name", ["grpo-vanilla", "8b-grpo-vanilla", "llama-grpo-vanilla", "ppo-vanilla", "8b-ppo-vanilla"]
+)
+def test_the_learner_s_seconds_are_those_of_table_4(name):
+    """Two shares, of two models, give log-probabilities, updates and PPO's critic of all of them within a quarter."""
+    cell, parts = EXPERIMENTS.cell(f"spec_rl/{name}"), ["old_log_probs_s", "update_actor_s"]
+    parts += ["values_s", "update_critic_s"] if "ppo" in name else ["ref_s"]
+    measured = sum(table4(cell, part)[0] for part in parts)
+    run = EXPERIMENTS.run(cell.id, 0, "paper")
+    assert learner_seconds(run, shape_of(run.model), table4(cell, "total_s")[1]) == pytest.approx(measured, rel=0.25)
+
+
+def output(capsys, *arguments):
+    with pytest.raises(SystemExit) as end:
+        main([*arguments])
+    return end.value.code, capsys.readouterr()
+
+
+def test_memory_by_model_is_printed_before_anything_runs(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    code, printed = output(capsys, "cost", "--memory", "--preset", "paper", "--json")
+    rows = {row["model"]: row for row in json.loads(printed.out)["rows"]}
+    assert code == 0
+    assert rows.keys() == set(EXPERIMENTS.preset("paper").models)
+    assert all(max(row["rollout"], row["update"]) < row["available"] and not row["faults"] for row in rows.values())
+    assert (rows["qwen2.5-32b"]["gpus"], rows["qwen3-8b-base"]["cell"]) == (16, "spec_rl/8b-ppo-vanilla")
+    _, printed = output(capsys, "cost", "--memory", "--preset", "paper", "ar3po/32b-dapo")
+    assert "qwen2.5-32b    16   4    0.6" in printed.out
+    _, printed = output(capsys, "show", "ar3po/32b-dapo", "--preset", "paper")
+    assert "# GiB of a GPU at the peak of an update: weights and moments 22.9, gradients 7.6" in printed.out
+    code, printed = output(capsys, "cost", "--memory", "--csv", "x.csv")
+    assert (code, "--csv" in printed.err) == (2, True)
+    _, printed = output(capsys, "cost", "--memory", "--preset", "tiny")
+    assert printed.out.startswith("no run of the preset tiny")

@@ -162,6 +162,7 @@ ALLOWED = {
         "redraft.analysis.data",
         "redraft.cli.terminal",
         "redraft.config",
+        "redraft.ops.sizing",
     },
     "redraft.analysis.measuring": {*ROOMS_OF_ANALYSIS, "redraft.config", "redraft.layout"},
     "redraft.analysis.pages": {

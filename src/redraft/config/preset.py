@@ -30,6 +30,8 @@ class Preset(Config):
 
     name: Name
     """Name of the file and of the folder under results/."""
+    base: Name | None = None
+    """Another preset, whose values hold where this file has none; mappings are merged."""
     description: str
     """Description in one sentence, for the report."""
     paper_scale: bool = False
