@@ -36,6 +36,7 @@ from redraft.config import (
     format_lenience,
     parse_lenience,
     read,
+    run_fingerprint,
     sampling_fingerprint,
 )
 from redraft.config.read import merge
@@ -1002,3 +1003,27 @@ def test_the_least_memory_of_a_step_counts_all_rollouts_and_drafts():
     assert run.reuse.retention.visits == 1
     rollouts = run.trainer.prompts_per_step * run.trainer.group_size
     assert run.least_bytes == 2 * 1024 * rollouts
+
+
+def test_a_preset_may_start_from_another_one(folder):
+    """Such as the papers' scale without CUDA graphs, for the other speed claim: only the folder of results differs."""
+    file = folder / "experiments/presets/paper-eager.yaml"
+    file.write_text("{name: paper-eager, base: paper, description: Without CUDA graphs., engine: {eager: true}}")
+    experiments = Experiments(folder)
+    graphs, eager = (experiments.run("spec_rl/8b-grpo-vanilla", 0, name) for name in ("paper", "paper-eager"))
+    assert (graphs.engine.eager, eager.engine.eager) == (False, True)
+    assert eager.engine.model_copy(update={"eager": False}) == graphs.engine
+    assert run_fingerprint(eager) == run_fingerprint(graphs)
+    assert experiments.preset("paper-eager").description == "Without CUDA graphs."
+    for text, words in (("base: papr", ["no such preset", "paper"]), ("base: paper-eager", ["has a base itself"])):
+        (folder / "experiments/presets/other.yaml").write_text(f"{{name: other, {text}, description: x}}")
+        with pytest.raises(UserError) as error:
+            Experiments(folder).preset("other")
+        assert all(word in str(error.value) for word in ["other.yaml", "base", *words])
+
+
+def test_a_preset_has_the_papers_values_at_its_base(folder):
+    (folder / "experiments/presets/mine.yaml").write_text("{name: mine, base: tiny, description: Mine., seeds: [5]}")
+    experiments = Experiments(folder)
+    mine, tiny = (experiments.run("ar3po/grpo", 5, name).trainer for name in ("mine", "tiny"))
+    assert mine == tiny

@@ -55,6 +55,7 @@ ALLOWED = {
         "redraft.published",
     },
     "redraft.ops.doctor": {"redraft.config", "redraft.errors", "redraft.ops.slurm"},
+    "redraft.ops.sizing": {"redraft.config", "redraft.errors", "redraft.selfspec.constants"},
     "redraft.ops": set(),
     "redraft.engines": {*BASE, "redraft.config", "redraft.ops.locking.termination", "redraft.rollout"},
     "redraft.tasks": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout.streams"},
@@ -65,6 +66,7 @@ ALLOWED = {
         "redraft.engines",
         "redraft.methods",
         "redraft.ops.locking",
+        "redraft.ops.sizing",
         "redraft.provenance",
         "redraft.result_files",
         "redraft.rollout",
@@ -160,6 +162,7 @@ ALLOWED = {
         "redraft.analysis.data",
         "redraft.cli.terminal",
         "redraft.config",
+        "redraft.ops.sizing",
     },
     "redraft.analysis.measuring": {*ROOMS_OF_ANALYSIS, "redraft.config", "redraft.layout"},
     "redraft.analysis.pages": {

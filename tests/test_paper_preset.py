@@ -103,11 +103,14 @@ def test_the_whole_campaign_is_listed_in_seconds_without_any_data(experiments, t
     assert summary.endswith("next: snakemake reproduction --config preset=paper")
     assert seconds < 90  # about 15 on an idle machine
     assert not (folder / "results/paper/runs").exists()
-    memory = {}
+    memory, nodes = {}, {}
     for job in re.findall(r"^rule train:\n((?: .*\n)+)", text, flags=re.M):
         cell, gib = re.search(r"runs/(\S+)/seed", job)[1], int(re.search(r"mem_mb=(\d+)", job)[1]) / 1024
-        memory.setdefault(experiments.cell(cell).model, set()).add(gib)
-    assert (memory["qwen3-1.7b-base"], memory["qwen2.5-32b"]) == ({240}, {1600}), "each job asks for its model's"
+        model = experiments.cell(cell).model
+        memory.setdefault(model, set()).add(gib)
+        nodes.setdefault(model, set()).add(re.search(r"nodes=(\d+)", job)[1] + "mpi" * ("mpi=srun" in job))
+    assert (memory["qwen3-1.7b-base"], memory["qwen2.5-32b"]) == ({208}, {592}), "each job asks for its model's"
+    assert (nodes["qwen3-1.7b-base"], nodes["qwen2.5-32b"]) == ({"1"}, {"2mpi"})
 
 
 def test_cells_with_a_file_of_the_user_s_run_once_it_is_there_and_default_ones_need_it(tmp_path):

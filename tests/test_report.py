@@ -21,7 +21,7 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.words import in_words
 from redraft.analysis.figures.figure_files import write_figures
 from redraft.analysis.measuring import measure
-from redraft.analysis.pages import case_studies
+from redraft.analysis.pages import case_studies, report_pages
 from redraft.analysis.pages.cell_labels import cell_labels, with_labels
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.tables.files import write_tables
@@ -519,3 +519,17 @@ def test_a_search_shows_the_claims_that_hold_its_words(campaign):
     claims = re.findall(r'<details class="(claim [^"]*)"[^>]*>.*?<q>(.*?)</q>', found, flags=re.DOTALL)
     assert {"hidden" not in names for names, _ in claims} == {True, False}
     assert all("without compromising" in text for names, text in claims if "hidden" not in names)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ({"kind": "verl", "device": "cuda", "eager": False}, ", vLLM with CUDA graphs"),
+        ({"kind": "verl", "device": "cuda", "eager": True}, ", vLLM without CUDA graphs"),
+        ({"kind": "verl", "device": "cpu", "eager": True}, ""),
+        ({"kind": "torch"}, ""),
+    ],
+)
+def test_the_report_says_which_decoding_a_speedup_holds_for(engine, words):
+    manifest = {"machine": {"processor": "P", "cores": 8}, "configuration": {"engine": engine}}
+    assert report_pages._machine(manifest) == f"P, 8 cores{words}"

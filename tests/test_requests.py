@@ -16,16 +16,16 @@ PAPER = {
     "grade": {"cpus": 1, "memory_gb": 16, "runtime": "6h"},
 }
 MEMORY = {
-    "llama-3.2-1b-instruct": (208, 48),
-    "qwen3-1.7b-base": (240, 48),
-    "qwen2.5-math-1.5b": (240, 48),
-    "qwen2.5-7b": (480, 80),
-    "qwen2.5-math-7b": (480, 80),
-    "qwen3-8b-base": (528, 80),
-    "llama-3.1-8b-instruct": (528, 80),
+    "llama-3.2-1b-instruct": (192, 48),
+    "qwen3-1.7b-base": (208, 48),
+    "qwen2.5-math-1.5b": (208, 48),
+    "qwen2.5-7b": (352, 80),
+    "qwen2.5-math-7b": (352, 80),
+    "qwen3-8b-base": (320, 80),
+    "llama-3.1-8b-instruct": (384, 80),
     "qwen3-14b-base": (800, 96),
-    "qwen2.5-14b": (800, 96),
-    "qwen2.5-32b": (1600, 160),
+    "qwen2.5-14b": (896, 96),
+    "qwen2.5-32b": (592, 160),
 }
 """The tables of docs/slurm.md: what jobs of all models ask for, and memory to train and to evaluate by model, GiB."""
 TINY = {"cpus": 1, "memory_gb": 3, "runtime": "1h"}

@@ -95,8 +95,8 @@ def test_grpo_on_the_8b_model_is_the_paper_s():
     assert actor(config, "clip_ratio_low", "clip_ratio_high", "clip_ratio_c") == [0.2, 0.2, 3.0]
     assert actor(config, "entropy_coeff", "use_dynamic_bsz", "strategy") == [0, True, "fsdp2"]
     assert values(rollout, "n", "temperature", "top_p", "top_k") == [8, 1.0, 1.0, -1]
-    assert values(rollout, "tensor_model_parallel_size", "gpu_memory_utilization") == [2, 0.8]
-    assert values(rollout, "enforce_eager", "enable_prefix_caching", "max_model_len") == [True, True, 5121]
+    assert values(rollout, "tensor_model_parallel_size", "gpu_memory_utilization") == [2, 0.6]
+    assert values(rollout, "enforce_eager", "enable_prefix_caching", "max_model_len") == [False, True, 5121]
     assert values(config.algorithm, "adv_estimator", "use_kl_in_reward", "filter_groups.enable") == [
         "grpo",
         False,
@@ -104,6 +104,102 @@ def test_grpo_on_the_8b_model_is_the_paper_s():
     ]
     assert values(trainer, "total_training_steps", "n_gpus_per_node", "nnodes") == [90, 8, 1]
     assert not config.critic.enable
+
+
+BY_MODEL = {
+    "spec_rl/grpo-vanilla": (1, 1, 0.8, False),
+    "spec_rl/llama-grpo-vanilla": (1, 1, 0.8, False),
+    "spec_rl/8b-ppo-vanilla": (1, 2, 0.6, False),
+    "spec_rl/14b-ppo-vanilla": (1, 2, 0.8, True),
+    "efficient_rollout/ar": (1, 1, 0.6, False),
+    "efficient_rollout/14b-ar": (1, 1, 0.8, True),
+    "ar3po/32b-dapo": (2, 4, 0.6, False),
+}
+"""Nodes, GPUs of a replica, vLLM's share and offloading."""
+
+
+@pytest.mark.parametrize("cell", BY_MODEL)
+def test_each_size_of_model_has_its_own_engine(cell):
+    run = EXPERIMENTS.run(cell, 0, "paper")
+    config, (nodes, parallel, share, offload) = composed(run), BY_MODEL[cell]
+    rollout, fsdp = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor.fsdp_config
+    assert values(config.trainer, "nnodes", "n_gpus_per_node") == [nodes, 8]
+    assert values(rollout, "tensor_model_parallel_size", "gpu_memory_utilization") == [parallel, share]
+    assert values(fsdp, "param_offload", "optimizer_offload", "offload_policy") == [offload, offload, False]
+    assert values(rollout, "enforce_eager", "max_num_batched_tokens", "max_num_seqs") == [False, 16384, 1024]
+    assert fsdp.use_no_sync_for_gradient_accumulation is False, "else each GPU would hold all gradients"
+
+
+def test_master_weights_are_float32_and_passes_bfloat16():
+    config = composed(paper("ppo-vanilla"))
+    workers = config.actor_rollout_ref
+    for part in (workers.actor.fsdp_config, workers.ref.fsdp_config, config.critic.fsdp):
+        found = values(
+            part, "model_dtype", *(f"mixed_precision.{name}_dtype" for name in ("param", "reduce", "buffer"))
+        )
+        assert found == ["fp32", "bf16", "fp32", "fp32"]
+    assert workers.rollout.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("variables", "cpus"),
+    [
+        ({"SLURM_CPUS_PER_TASK": "64", "SLURM_CPUS_ON_NODE": "128"}, 64),
+        ({"SLURM_CPUS_ON_NODE": "48"}, 48),
+        ({"SLURM_CPUS_ON_NODE": ""}, None),
+        ({}, None),
+    ],
+)
+def test_ray_counts_the_cpus_of_the_slurm_job(variables, cpus, monkeypatch, folder):
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert composed(paper("grpo-vanilla")).ray_kwargs.ray_init.num_cpus == cpus
+    assert composed(paper("grpo-vanilla", nodes=2)).ray_kwargs.ray_init.num_cpus is None, "each node counts its own"
+    keys = {"ray_kwargs.ray_init.num_cpus": 16}
+    assert composed(with_site_keys(folder, keys)).ray_kwargs.ray_init.num_cpus == 16
+
+
+def test_bitwise_is_verl_s_full_determinism_and_vllm_s_batch_invariance(monkeypatch):
+    monkeypatch.setattr(verl_settings, "find_spec", lambda name: name)
+    keys = (
+        "actor_rollout_ref.rollout.full_determinism",
+        "actor_rollout_ref.actor.fsdp_config.full_determinism",
+        "actor_rollout_ref.ref.fsdp_config.full_determinism",
+        "critic.fsdp.full_determinism",
+        "actor_rollout_ref.model.use_fused_kernels",
+    )
+    assert values(composed(paper("ppo-vanilla", bitwise=True)), *keys) == [True] * 5
+    assert values(composed(paper("ppo-vanilla")), *keys) == [False] * 5
+    source = Path(find_spec("verl.trainer.main_ppo").origin).read_text()
+    assert "if rollout_cfg.full_determinism" in source
+    assert 'os.environ["VLLM_BATCH_INVARIANT"] = "1"' in source, "verl forwards it to vLLM's processes"
+
+
+@pytest.mark.parametrize(("gpu", "flash"), [(False, True), (True, False)])
+def test_bitwise_where_it_cannot_hold_is_rejected(gpu, flash, monkeypatch):
+    monkeypatch.setattr(verl_settings, "find_spec", lambda name: name if flash else None)
+    with pytest.raises(UserError, match=r"engine\.bitwise"):
+        composed(paper("grpo-vanilla", bitwise=True), gpu=gpu)
+
+
+WRONG_ENGINES = [
+    ({"no-model": {"nodes": 2}}, ["no model no-model"]),
+    ({"qwen3-8b-base": {"gpus": 4}}, ["separate value", "engines.qwen3-8b-base.gpus"]),
+    ({"qwen3-8b-base": {"tensor_paralel": 1}}, ["separate value", "tensor_parallel"]),
+    ({"qwen3-8b-base": {"nodes": 0}}, ["engines.qwen3-8b-base.nodes", "greater than or equal to 1"]),
+    ({"qwen3-8b-base": {"verl": {"algorithm.lam": 1}}}, ["engines.qwen3-8b-base.verl"]),
+]
+
+
+@pytest.mark.parametrize(("engines", "words"), WRONG_ENGINES, ids=str)
+def test_a_wrong_engine_of_a_model_is_rejected_when_the_preset_is_read(engines, words, folder):
+    file = folder / "experiments/presets/paper.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"engines": engines}, sort_keys=False))
+    with pytest.raises(UserError) as error:
+        Experiments(folder).preset("paper")
+    assert all(word in str(error.value) for word in ["paper.yaml", *words]), str(error.value)
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.7, 2.0])

@@ -358,3 +358,26 @@ def test_chunks_have_the_scores_of_whole_drafts_and_compute_little_twice(prompt,
     assert len(requests) == len(parts) == 4
     assert all(cached >= before - BLOCK for before, (_, cached) in zip(ends, requests[1:], strict=False))
     assert engine.usage.scored_tokens == len(draft)
+
+
+def sampled(vllm, jobs, seed):
+    """Tokens of requests without seeds, after a seed of the worker."""
+    vllm.engine.reset_prefix_cache()
+    vllm.engine.collective_rpc("seed_sampling", args=(seed,))
+    engine = VLLMEngine(vllm, stops=(), max_length=LONGEST, seeded=False)
+
+    async def one(name):
+        async with engine.session(tokens_of(f"prompt {chr(97 + name)}", 9).tolist()) as session:
+            nothing = np.zeros(0, np.int32)
+            return (await session.decode(nothing, 12, Inversion(np.ones(12)))).tokens.tolist()
+
+    return vllm.run(*map(one, jobs))
+
+
+def test_a_seed_of_a_step_repeats_the_same_batch_and_no_other(vllm):
+    """With one seed for all requests, the numbers of a request are those of its row in the batch."""
+    first = sampled(vllm, range(4), 7)
+    assert sampled(vllm, range(4), 7) == first
+    assert sampled(vllm, range(4), 8) != first
+    assert sampled(vllm, [3, 2, 1, 0], 7) != first[::-1], "another order gives other tokens"
+    assert len({tuple(tokens) for tokens in first}) == 4

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ TABLES, FIGURES = ("tables.html", "comparison.html"), ("figures.html", "comparis
 """Templates that need the styles and scripts of tables, and those of figures."""
 
 
+def _machine(manifest: Mapping[str, Any]) -> str:
+    """Processor and cores of a run; on GPUs also how vLLM decoded, since a speedup holds for that way only."""
+    machine, engine = manifest["machine"], manifest.get("configuration", {}).get("engine", {})
+    decoding = ""
+    if engine.get("kind") == "verl" and engine.get("device") == "cuda":
+        decoding = f", vLLM {'without' if engine.get('eager') else 'with'} CUDA graphs"
+    return f"{machine['processor']}, {machine['cores']} cores{decoding}"
+
+
 def write_report(layout: Layout, papers: list[str], experiments: Experiments) -> None:
     """Write all pages: `report.html`, which redirects to the first of them, and the folder `report/`.
 
@@ -41,7 +51,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         "commits": sorted(
             {(m["git"]["commit"] or "no commit")[:12] + " with changes" * bool(m["git"]["modified"]) for m in manifests}
         ),
-        "machines": sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
+        "machines": sorted({_machine(manifest) for manifest in manifests}),
         "runs": list({run.page: run for paper in shown for run in paper.run_views}.values()),  # a base has two papers
         "labels": {f"{paper.name}/{cell}": label for paper in shown for cell, label in paper.labels.items()},
         "own_pages": [(paper.name, paper.method) for paper in shown if paper.own_page],

@@ -11,6 +11,7 @@ from redraft.cli.terminal import document
 from redraft.errors import UserError
 
 if TYPE_CHECKING:
+    from redraft.config import Experiments
     from redraft.config import Preset as PresetModel
 
 PAPER_SCALE = "paper"
@@ -57,6 +58,9 @@ def cost(
     gpus: Annotated[int, typer.Option(help="Available GPUs (or cores); 0 for those of one run.")] = 0,
     extras: Annotated[bool, typer.Option(help="Include the grids beyond the paper.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Also write all rows to this file.")] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Print the memory of a GPU by model instead, for runs under verl.")
+    ] = False,
     wide: Wide = False,
     as_json: AsJson = False,
     changes: Changes = [],  # noqa: B006
@@ -77,6 +81,11 @@ def cost(
     rows: list[dict[str, Any]] = []
     prior = _prior_seconds(settings)
     requested = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
+    if memory and csv:
+        raise UserError("this table has no CSV", key="--csv", value=str(csv), allowed="--json, or without --memory")
+    if memory:
+        _print_memory(experiments, settings, requested, changes, as_json)
+        return
     for name, wanted in costs.wanted(experiments, settings, requested).items():
         tested = [variants.tried(experiments, cell.id, changes, 0, preset)[0] for cell in wanted] if changes else wanted
         lines = costs.costs_of(tested, experiments, settings, layout, *prior)
@@ -97,6 +106,27 @@ def cost(
     if csv:
         with atomic(csv) as temporary:
             cost_text.write_csv(temporary, rows)
+
+
+def _print_memory(
+    experiments: "Experiments", preset: "PresetModel", targets: list[str], changes: list[str], as_json: bool
+) -> None:
+    """Print the memory of a GPU by model, for the cells of targets that the preset has."""
+    from redraft.analysis.cost import memory_text
+    from redraft.analysis.cost.campaign_cost import wanted
+    from redraft.config import variants
+
+    cells = [cell for found in wanted(experiments, preset, targets).values() for cell in found]
+    fitting = [cell.id for cell in cells if not experiments.misfit(cell.id, preset.name)]
+    seed = preset.seeds[0]
+    rows = memory_text.memory_rows(variants.tried(experiments, cell, changes, seed, preset.name)[1] for cell in fitting)
+    if as_json:
+        request = {"preset": preset.name, "targets": targets, "set": changes, "memory": True}
+        typer.echo(document("cost", request, rows))
+    elif rows:
+        typer.echo(memory_text.memory_table(rows))
+    else:
+        typer.echo(f"no run of the preset {preset.name} trains under verl on GPUs with a model of known sizes")
 
 
 def _prior_seconds(preset: "PresetModel") -> tuple[float | None, str]:

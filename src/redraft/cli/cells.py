@@ -111,6 +111,7 @@ def show(
     """
     import yaml
 
+    from redraft.analysis.cost.memory_text import memory_lines
     from redraft.config import Experiments, run_fingerprint, variants
     from redraft.layout import Layout
 
@@ -122,8 +123,9 @@ def show(
             from redraft.train.verl.config import show as verl_configuration
         layout = Layout(preset)
         text = verl_configuration(run, layout.model(run.model_role), layout.run(f"{run.paper}/{run.cell}", seed))
-        content = _fields(yaml.safe_load(text))
-        typer.echo(document("show", request, content) if as_json else text, nl=as_json)
+        content, notes = _fields(yaml.safe_load(text)), memory_lines(run)
+        text += "".join(f"# {line}\n" for line in notes)
+        typer.echo(document("show", request, content, notes) if as_json else text, nl=as_json)
         return
     if backend:
         raise UserError("no such backend", key="--backend", value=backend, allowed="verl")
@@ -136,6 +138,8 @@ def show(
     for key, value in shown.items():
         text = yaml.safe_dump({key: value}, sort_keys=False)
         typer.echo(_with_origins(text, settings) if key == "trainer" else text, nl=False)
+    for line in memory_lines(run):
+        typer.echo(f"# {line}")
 
 
 def _fields(content: dict[str, Any], prefix: str = "") -> list[Row]:

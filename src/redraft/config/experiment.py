@@ -130,6 +130,13 @@ class Run(Config):
                     allowed=_kinds(kinds, self.engine),
                     hint="use another one, or engine.kind: torch",
                 )
+        if self.engine.bitwise and isinstance(self.decoding, SelfSpeculation):
+            raise UserError(
+                "what a drafter proposes depends on the batch, so results are not bit-identical",
+                key="engine.bitwise",
+                value=True,
+                allowed="false for decoding of kind self_speculation",
+            )
 
     @property
     def calibration(self) -> Path | None:

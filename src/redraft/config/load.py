@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -22,7 +22,7 @@ from redraft.config.hyperparameters import HyperparameterFile
 from redraft.config.model import TinyModel, model_file
 from redraft.config.paper_files import PaperFiles
 from redraft.config.preset import Preset
-from redraft.config.read import check_known, parse, read_yaml, shown
+from redraft.config.read import check_known, merge, parse, read_yaml, shown
 from redraft.config.reported import Reported
 from redraft.config.tables import DecodedModel, DecompositionTable, TableFile, TargetTable
 from redraft.config.trainer import TrainerConfig
@@ -42,7 +42,7 @@ class Experiments(PaperFiles):
     def preset(self, name: str, protocol: str = "") -> Preset:
         """Preset with the benchmarks of its protocol, or of another one (`Preset.protocol_of`)."""
         file = self._preset(name)
-        preset = parse(Preset, read_yaml(file), file)
+        preset = parse(Preset, self._with_base(read_yaml(file), file), file)
         if preset.name != name:
             raise UserError(
                 "the name of a preset must be that of its file", file=file, key="name", value=preset.name, allowed=name
@@ -53,6 +53,18 @@ class Experiments(PaperFiles):
         if not preset.protocol and protocol in ("", name):
             return preset
         return preset.model_copy(update={"benchmarks": self.protocol(protocol or preset.protocol, file)})
+
+    def _with_base(self, content: Any, file: Path) -> Any:
+        """Content of a preset, with that of its base below it; a UserError for a base that is unknown or has a base."""
+        if not isinstance(content, dict) or content.get("base") is None:
+            return content
+        others = [name for name in self._presets if name != file.stem]
+        check_known([str(content["base"])], others, "no such preset", file, "base")
+        below = read_yaml(self._preset(str(content["base"])))
+        if "base" in below:
+            key, allowed = "base", "a preset without a base"
+            raise UserError("a base has a base itself", file=file, key=key, value=content["base"], allowed=allowed)
+        return merge(below, content)
 
     def preset_of(self, name: str, paper: str) -> Preset:
         """Preset with the benchmarks for the policies of a paper, or of a cell by its id."""
@@ -439,7 +451,7 @@ class Experiments(PaperFiles):
             reuse=cell.reuse,
             schedule=cell.schedule or cell.algorithm.usual_schedule,
             decoding=cell.decoding,
-            engine=preset.engine,
+            engine=preset.engine_of(cell.model),
             trainer=trainers.trainer_of(self.trainer_settings(cell, preset)),
         )
         try:
@@ -478,7 +490,8 @@ class Experiments(PaperFiles):
         settings = trainers.defaults() | trainers.stated(paper.trainer, "paper", papers, "trainer")
         settings |= trainers.given(preset.trainer, named, scale, "trainer")
         settings |= trainers.scaled(settings, preset.trainer_factors, named, scale, "trainer_factors")
-        settings |= trainers.stated(paper.at.get(preset.name, {}), f"paper at {named}", papers, f"at.{preset.name}")
+        at = preset.base if preset.base and preset.name not in paper.at else preset.name
+        settings |= trainers.stated(paper.at.get(at, {}), f"paper at {named}", papers, f"at.{at}")
         settings |= trainers.given(cell.trainer, "cell", cells, f"{cell.name}.trainer")
         settings |= trainers.scaled(settings, cell.trainer_factors, "cell", cells, f"{cell.name}.trainer_factors")
         return settings

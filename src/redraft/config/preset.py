@@ -1,8 +1,9 @@
 """Configuration of presets: the scale at which the cells of all papers are run."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from redraft.config.base import LARGEST_SEED, Config, Name, PaperName, WordyName, check_distinct, invalid
 from redraft.config.cell import Factor
@@ -12,6 +13,9 @@ from redraft.config.hyperparameters import TrainerFields
 from redraft.config.model import Model, TinyModel
 from redraft.config.quantities import similar
 from redraft.config.trainer import Engine, Evaluation, InProcessEngine
+
+SAME_FOR_ALL = {"kind", "device", "dtype", "gpus"}
+"""Fields of an engine that are the same for all models of a preset."""
 
 
 def check_seeds(seeds: list[int], *at: str) -> None:
@@ -26,6 +30,8 @@ class Preset(Config):
 
     name: Name
     """Name of the file and of the folder under results/."""
+    base: Name | None = None
+    """Another preset, whose values hold where this file has none; mappings are merged."""
     description: str
     """Description in one sentence, for the report."""
     paper_scale: bool = False
@@ -48,6 +54,9 @@ class Preset(Config):
     """Factors of fields of `TrainerConfig` at this scale, such as the prompts of a step and of an update."""
     engine: Engine = InProcessEngine()
     """Execution of runs."""
+    engines: dict[Name, dict[str, Any]] = {}
+    """Model to the fields of `engine` with which runs of that model are trained, such as the nodes of a large one.
+    Evaluation uses `engine`."""
     evaluation: Evaluation = Evaluation()
     """Sampling of policies on benchmarks."""
     protocol: str = ""
@@ -99,8 +108,14 @@ class Preset(Config):
         return self.of_block(seed % self.blocks)
 
     def of_models(self, *roles: str) -> "Preset":
-        """The preset with these models only, since a job's Slurm request follows from the largest model."""
-        return self.model_copy(update={"models": {role: self.models[role] for role in roles}})
+        """The preset with these models only, since a job's Slurm request follows from the largest model; for a single
+        model with its engine."""
+        engine = self.engine_of(roles[0]) if len(roles) == 1 else self.engine
+        return self.model_copy(update={"models": {role: self.models[role] for role in roles}, "engine": engine})
+
+    def engine_of(self, role: str) -> Engine:
+        """Engine with which runs of a model are trained."""
+        return type(self.engine)(**self.engine.model_dump(exclude_unset=True) | self.engines.get(role, {}))
 
     def role(self, role: str, seed: int) -> str:
         """Name of the folder of a role's model or data for a seed: `role`, or `role@block` after the first block."""
@@ -116,6 +131,28 @@ class Preset(Config):
     def _distinct(cls, seeds: list[int]) -> list[int]:
         check_seeds(seeds)
         return seeds
+
+    @model_validator(mode="after")
+    def _engines(self) -> "Preset":
+        for role, fields in self.engines.items():
+            if role not in self.models:
+                raise invalid(
+                    f"the preset has no model {role}", similar(role, self.models), ("engines", role), value=role
+                )
+            allowed = set(type(self.engine).model_fields) - SAME_FOR_ALL
+            for name, value in fields.items():
+                if name not in allowed:
+                    known = similar(name, allowed)
+                    raise invalid(
+                        "a model cannot have a separate value here", known, ("engines", role, name), value=value
+                    )
+            try:
+                self.engine_of(role)
+            except ValidationError as error:
+                found = error.errors()[0]
+                at = (*found.get("ctx", {}).get("at", ()), *found["loc"])
+                raise invalid(found["msg"], "", ("engines", role, *at), value=found["input"]) from None
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> "Preset":

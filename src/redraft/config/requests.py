@@ -109,8 +109,12 @@ def _training(preset: Preset, size: float) -> Request:
         return Request(cpus=cpus, memory_gb=_on_cpu(state, 12 if under_verl else 2), runtime=runtime)
     replicas = engine.gpus // engine.tensor_parallel if isinstance(engine, VerlEngine) else 0
     # Bytes per parameter: if offloaded, weight, gradient and Adam's two moments in float32, for the actor and for PPO's
-    # critic; the weights of both in full while they are loaded or saved; vLLM's weights in bfloat16.
-    offloaded = 32 / engine.nodes if isinstance(engine, VerlEngine) and engine.offload else 0
+    # critic, else the weights of the reference policy, which FSDP2 always keeps in host memory; the weights of both in
+    # full while they are loaded or saved; vLLM's weights in bfloat16.
+    offloaded = 0.0
+    if isinstance(engine, VerlEngine):
+        offloads = engine.offload or any("offload_policy" in key for key in engine.verl)
+        offloaded = (32 if offloads else 4) / engine.nodes
     gathered, sampled = 8, 2 * replicas
     memory = _on_gpus(size * (offloaded + gathered + sampled), processes=engine.gpus)
     return Request(cpus=GPU_CPUS * engine.gpus, memory_gb=memory, runtime=runtime)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.config.base import (
@@ -17,9 +17,10 @@ from redraft.config.base import (
     MOST_TOKENS,
     Config,
     Name,
+    invalid,
 )
 from redraft.config.capability import Capability
-from redraft.config.verl_keys import checked_site_keys
+from redraft.config.verl_keys import BITWISE_VALUES, checked_site_keys
 
 Reward = Literal["last_box", "boxed_or_numeric", "release"]
 """Rule that rewards a response (docs/grading.md)."""
@@ -161,7 +162,10 @@ class EngineSettings(Config):
     gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)
     """Share of GPU memory for vLLM, in training and evaluation; 0.8 in SPEC-RL's scripts."""
     eager: bool = True
-    """Run vLLM without CUDA graphs, in training and evaluation; true in SPEC-RL's release."""
+    """Run vLLM without CUDA graphs, in training and evaluation; true in SPEC-RL's release. Decoding is slower without
+    them and verification is not, so a speedup belongs to one of the two values (docs/verl.md)."""
+    bitwise: bool = False
+    """Compute the same results to the last bit for any order and size of batches, at a cost in time (docs/verl.md)."""
 
 
 class InProcessEngine(EngineSettings):
@@ -175,6 +179,13 @@ class InProcessEngine(EngineSettings):
     calibrations: dict[Name, str] = {}
     """Model of the papers to a file with the roofline of the preset's model for it (`redraft calibrate`), for cells
     that speculate by a roofline. The workflow measures the roofline of other models."""
+
+    @model_validator(mode="after")
+    def _reproducible(self) -> "InProcessEngine":
+        if self.bitwise and (self.device == "cuda" or self.dtype == "bfloat16" or self.threads > 1):
+            message = "bitwise holds in this engine on a CPU with one thread in float32; on GPUs use engine.kind verl"
+            raise invalid(message, "false", ("bitwise",), value=True)
+        return self
 
     @property
     def nodes(self) -> int:
@@ -198,8 +209,27 @@ class VerlEngine(EngineSettings):
     """Maximum number of tokens in one forward and backward pass on a GPU (dynamic batch size); verl's default."""
     offload: bool = False
     """Move weights and optimiser state to host memory while vLLM decodes."""
+    seeds: Literal["request", "step"] = "request"
+    """What vLLM's random numbers are seeded for: each request, or each replica and step. With seeds of requests vLLM
+    samples row by row in Python, and a repeated step has the same tokens. With seeds of steps it has not, since the
+    numbers of a request depend on the batch around it."""
+    gpu_memory: float | None = Field(default=79.6, gt=0, le=10**5)
+    """Memory of one GPU, GiB, for the check that a run fits (docs/paper-scale.md); an H100 of 80 GB has 79.6. Without
+    a value nothing is checked."""
     verl: Annotated[dict[str, Any], AfterValidator(checked_site_keys)] = {}
     """Further dotted keys of verl's configuration and their values, except those that decide what is learned."""
+
+    @model_validator(mode="after")
+    def _reproducible(self) -> "VerlEngine":
+        if not self.bitwise:
+            return self
+        if self.seeds != "request":
+            raise invalid("bitwise needs a seed for each request", "request", ("seeds",), value=self.seeds)
+        for key, value in self.verl.items():
+            needed = BITWISE_VALUES.get(key.rpartition(".")[2], value)
+            if value != needed:
+                raise invalid("bitwise is not known to hold with this", str(needed), ("verl", key), value=value)
+        return self
 
     @field_validator("dtype")
     @classmethod

@@ -55,6 +55,15 @@ SITE_KEYS = (
 )
 """Keys that affect execution only, each with all keys below it."""
 
+BITWISE_VALUES: dict[str, Any] = {
+    "attention_backend": "FLASH_ATTN",
+    "attn_implementation": "flash_attention_2",
+    "full_determinism": True,
+    "use_liger": False,
+}
+"""By last name of a key: the only value with which `engine.bitwise` is known to hold. vLLM 0.24 drops its prefix cache
+for other batch-invariant backends; PyTorch's attention has no deterministic backward pass under verl's settings."""
+
 SAMPLING = "nothing: rollouts are sampled without top-p or top-k"
 SET_BY = {
     "actor_rollout_ref.rollout.temperature": "trainer.temperature",

@@ -89,6 +89,7 @@ class TorchBackend(_Loaded):
             max_batched_tokens=self.settings.max_batched_tokens,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
+            bitwise=self.settings.bitwise,
         )
 
         async def one(request: GenerationRequest, turn: asyncio.Semaphore) -> None:

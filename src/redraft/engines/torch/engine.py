@@ -37,10 +37,12 @@ from redraft.config.capability import Capability
 from redraft.engines.requests import Usage, check_capabilities, checked, chunk_end
 from redraft.engines.torch.graphs import CudaCapture, Graphs, Shape, capturable
 from redraft.engines.torch.head import Head, distributions, hidden_states, refuse_unsupported
+from redraft.engines.torch.invariant import invariant_passes
 from redraft.engines.torch.kv_cache import SlotCache, slot_attention
 from redraft.engines.torch.loop import Activity, Outside, now, run_to_end
 from redraft.engines.torch.row_table import Admission, DecodeRequest, RowTable, ScoreRequest, SessionState
 from redraft.engines.torch.sampling import gumbel, keys_of, log_probs_of, sample, sample_specially
+from redraft.errors import UserError
 from redraft.ops.locking.termination import sigterm_deferred
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
@@ -65,6 +67,7 @@ class TorchEngine:
         chunk: draft tokens per scoring pass for sessions that score by chunks; None for whole drafts.
         burst: tokens of a session between two checks of the host for finished responses; None for 1 on a CPU and
             `GPU_BURST_TOKENS` on a GPU.
+        bitwise: whether answers are bit by bit the same in any batch (`redraft.engines.torch.invariant`).
         static: whether decoding passes are padded to few shapes, and replayed as CUDA graphs on a GPU; None for true
             where a model on a GPU can be captured.
 
@@ -97,6 +100,7 @@ class TorchEngine:
         chunk: int | None = None,
         burst: int | None = None,
         static: bool | None = None,
+        bitwise: bool = False,
     ) -> None:
         refuse_unsupported(model, max_length, lookahead)
         self.model, self.head = model, Head(model, temperature or 1.0)
@@ -109,6 +113,14 @@ class TorchEngine:
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         on_gpu = self.device.type == "cuda"
+        self.bitwise = bitwise
+        if bitwise and (on_gpu or self.dtype != torch.float32):
+            raise UserError(
+                "the in-process engine is bit-identical in float32 on a processor only",
+                key="engine.bitwise",
+                value=f"true, with {self.dtype} on {self.device.type}",
+                allowed="device cpu and dtype float32; on GPUs engine.kind verl",
+            )
         self.burst = (GPU_BURST_TOKENS if on_gpu else 1) if burst is None else burst
         self.static = (on_gpu and capturable(model)) if static is None else static
         self._graphs = Graphs(model, partial(CudaCapture, self.device)) if self.static and on_gpu else None
@@ -136,7 +148,8 @@ class TorchEngine:
         self.model.eval()
         if self._graphs:
             self._graphs.check()
-        with torch.inference_mode(), slot_attention(self.model), sigterm_deferred():
+        passes = invariant_passes(self.model, self.cache.max_slots) if self.bitwise else slot_attention(self.model)
+        with torch.inference_mode(), passes, sigterm_deferred():
             try:
                 return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
             finally:  # all sessions are closed, and have left the queues

@@ -90,6 +90,7 @@ class VLLMEngine:
         chunk: draft tokens per scoring request for sessions that score by chunks, up to `BLOCK` fewer; None for whole
             drafts.
         temperature: of samples and of all log-probabilities, in `TEMPERATURES`.
+        seeded: whether each request has a seed; else vLLM's random numbers are those of its worker.
     """
 
     capabilities = frozenset({Capability.TOP_LOG_PROBS, Capability.RESIDUAL})
@@ -102,7 +103,9 @@ class VLLMEngine:
         clock: Callable[[], float] = time.perf_counter,
         chunk: int | None = None,
         temperature: float = 1.0,
+        seeded: bool = True,
     ) -> None:
+        self.seeded = seeded
         self.client, self.stops, self.max_length = client, frozenset(stops), max_length
         self.temperature = temperature
         self.verification, self.decoding = _Stopwatch(clock), _Stopwatch(clock)
@@ -214,7 +217,7 @@ class VLLMSession:
             **SAMPLING,
             "max_tokens": max_tokens,
             "logprobs": True,
-            "seed": seed_of(uniform),
+            "seed": seed_of(uniform) if self._engine.seeded else None,
             # The model's own end-of-sequence tokens do not count unless they are stops; vLLM has a longer list of them.
             "ignore_eos": True,
             "stop_token_ids": sorted(self._engine.stops),

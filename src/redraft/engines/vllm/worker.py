@@ -163,3 +163,7 @@ class ScoringWorker(Worker):
         if not isinstance(self.model_runner, ModelRunner):
             raise RuntimeError("scoring drafts needs vLLM's first model runner: set VLLM_USE_V2_MODEL_RUNNER=0")
         self.model_runner = ScoringRunner(self.vllm_config, self.device)
+
+    def seed_sampling(self, seed: int) -> None:
+        """Seed the random numbers of requests without a seed; all workers of a replica need the same one."""
+        torch.manual_seed(seed)

@@ -121,13 +121,15 @@ class RuleInputs:
     def resources(self, rule: str) -> dict[str, Any]:
         """A rule's resources on Slurm, some by the job's models, and its GPUs on this machine."""
 
-        def resource(name: str) -> Callable[[Any], int | str]:
-            return lambda wildcards: self._requested(STAGES[rule], *self._models(wildcards))[name]
+        def resource(name: str) -> Callable[[Any], int | str | None]:
+            return lambda wildcards: self._requested(STAGES[rule], *self._models(wildcards)).get(name)
 
         names = self.site.resources(STAGES[rule], self.preset)
         if STAGES[rule] == "grade":
             return dict(names)
-        return {name: resource(name) for name in names} | {"gpus": self.gpus(rule)}
+        # Snakemake drops those without a value, such as the number of tasks of a run on one node.
+        several = [name for role in self.preset.engines for name in self._requested(STAGES[rule], role)]
+        return {name: resource(name) for name in (*names, *several)} | {"gpus": self.gpus(rule)}
 
     @cache  # noqa: B019
     def _requested(self, stage: Stage, *models: str) -> dict[str, int | str]:

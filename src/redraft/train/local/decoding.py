@@ -146,6 +146,7 @@ def open_decoding(run: Run, policy: Any, longest_prompt: int) -> Decoding:
         "max_batched_tokens": run.engine.max_batched_tokens,
         "chunk": run.engine.draft_chunk,
         "temperature": run.trainer.temperature,
+        "bitwise": run.engine.bitwise,
     }
     dtype = dtype_of(run.engine)
     match run.decoding:

@@ -17,6 +17,8 @@ from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
 from redraft.engines.torch.kv_cache import GROWTH
 from redraft.errors import UserError
+from redraft.ops.sizing.gpu_memory import HIDDEN, INTERMEDIATE
+from redraft.ops.sizing.gpu_memory import KEPT_BYTES as HALF_KEPT_BYTES
 from redraft.train.models import load_config
 from redraft.train.pretrained.precision import dtype_of
 
@@ -34,10 +36,7 @@ TRAINED = {"weights": 4, "gradients": 4, "AdamW's moments": 8}
 """Bytes per trained parameter, all in float32."""
 COPIES = 2
 """Copies of AdamW's moments while a checkpoint is written: its tensors and the bytes of its file."""
-HIDDEN, INTERMEDIATE = 14, 4
-"""Numbers that a layer keeps per token for the backward pass, in units of the hidden size and of the feed-forward
-width: inputs and outputs of norms, projections, attention and activation. Llama keeps 9 and 4, Qwen3 12 and 4."""
-KEPT_BYTES = {4: 4, 2: 3}
+KEPT_BYTES = {4: 4, 2: HALF_KEPT_BYTES}
 """Mean bytes of such a number, by bytes of the compute type: norms and the residual stream stay in float32."""
 
 Bytes = Mapping[str, float]

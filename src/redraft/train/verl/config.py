@@ -17,8 +17,9 @@ from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
 from redraft.engines.vllm.engine import TEMPERATURES
 from redraft.errors import UserError
+from redraft.ops.sizing.gpu_memory import check_fits
 from redraft.train.verl import config_rules
-from redraft.train.verl.settings import engine_of, environment, on_cpu, on_gpus, settings
+from redraft.train.verl.settings import engine_of, environment, has_flash_attention, on_cpu, on_gpus, settings
 
 INERT = (".experiment_name", ".total_training_steps", ".total_epochs", ".lr", "seed")
 """Suffixes of keys that verl does not check; of runs that differ only in these keys, one is checked."""
@@ -90,6 +91,7 @@ def show(run: Run, model: Path, folder: Path) -> str:
 def check(runs: Sequence[Run]) -> int:
     """Compose the configurations of runs before any of them starts; returns the number of different ones."""
     checked, model, problems = set(), "model", Path("problems.parquet")
+    check_fits([run for run in runs if uses_gpu(run.engine)])
     for run in runs:
         gpu = uses_gpu(run.engine)
         try:
@@ -134,6 +136,20 @@ def _check_supported(run: Run, gpu: bool) -> None:
             "algorithm.loss_agg_mode",
             run.algorithm.loss_agg_mode,
             "token-mean",
+        ),
+        (
+            engine.bitwise and not gpu,
+            "vLLM's kernels for processors depend on the batch",
+            "engine.bitwise",
+            True,
+            "false, or engine.device: cuda; on a processor engine.kind: torch",
+        ),
+        (
+            engine.bitwise and gpu and not has_flash_attention(),
+            "without flash-attn the backward pass of attention is not deterministic",
+            "engine.bitwise",
+            True,
+            "false, or an environment with flash-attn (docs/verl.md)",
         ),
         (gpu and not engine.gpus, "a run on GPUs needs at least one", "engine.gpus", engine.gpus, "at least 1"),
         (

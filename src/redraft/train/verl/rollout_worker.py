@@ -28,6 +28,7 @@ from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.verl.problem_files import read_problems
+from redraft.train.verl.settings import engine_of
 from redraft.train.verl.shard import name_of
 
 
@@ -124,6 +125,7 @@ class RolloutWorker:
             self.max_length,
             chunk=self.run.engine.draft_chunk,
             temperature=trainer.temperature,
+            seeded=engine_of(self.run).seeds == "request",
         )
         limit = trainer.max_response_tokens
         return RolloutContext(engine, reward, memory, Meter(), streams, self.prompts, limit), waited

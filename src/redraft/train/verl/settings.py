@@ -6,6 +6,7 @@ Keys that are not set here keep verl's default. `settings` is independent of the
 """
 
 import math
+import os
 import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -207,29 +208,43 @@ def has_flash_attention() -> bool:
     return find_spec("flash_attn") is not None
 
 
+PRECISION = {
+    "model_dtype": "fp32",
+    "mixed_precision": {"param_dtype": "bf16", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+}
+"""FSDP2 on GPUs: float32 weights, moments and sums of gradients, and passes in bfloat16. These are verl's defaults,
+stated since results depend on them."""
+
+
 def on_gpus(run: Run) -> Table:
-    """GPUs: compute in bfloat16, update float32 weights (verl's defaults)."""
+    """GPUs: compute in bfloat16, update float32 weights."""
     engine, flash = engine_of(run), has_flash_attention()
-    offload = {"param_offload": engine.offload, "optimizer_offload": engine.offload}
+    offload = PRECISION | {"param_offload": engine.offload, "optimizer_offload": engine.offload}
+    exact = {"full_determinism": True, "seed": run.seed} if engine.bitwise else {}
     model = {
         "use_remove_padding": True,
         "enable_gradient_checkpointing": True,
         # With sdpa, transformers keeps the sequences of a pass apart by their positions.
         "override_config": {"attn_implementation": "flash_attention_2" if flash else "sdpa"},
     }
-    # Without flash-attn, verl computes log-probabilities in bfloat16 in a Python loop over sequences. Its fused head
-    # computes them in chunks of 512 tokens, in float32.
-    head = {} if flash else {"use_fused_kernels": True, "fused_kernel_options": {"impl_backend": "torch"}}
+    # Without flash-attn, and with full_determinism, verl computes log-probabilities in bfloat16 in a Python loop. Its
+    # fused head computes them in chunks of 512 tokens, in float32.
+    head = (
+        {}
+        if flash and not engine.bitwise
+        else {"use_fused_kernels": True, "fused_kernel_options": {"impl_backend": "torch"}}
+    )
     return {
         "actor_rollout_ref": {
             "model": model | head,
             "actor": {
                 "use_dynamic_bsz": True,
                 "ppo_max_token_len_per_gpu": engine.max_tokens_per_gpu,
-                "fsdp_config": offload,
+                "fsdp_config": offload | exact,
             },
-            "ref": {"fsdp_config": {"param_offload": engine.offload}},
+            "ref": {"fsdp_config": PRECISION | {"param_offload": engine.offload} | exact},
             "rollout": {
+                "full_determinism": engine.bitwise,  # sets VLLM_BATCH_INVARIANT for vLLM's processes
                 "dtype": "bfloat16",
                 "load_format": "dummy",
                 "gpu_memory_utilization": engine.gpu_memory_utilization,
@@ -239,9 +254,9 @@ def on_gpus(run: Run) -> Table:
                 "agent": {"num_workers": 8},
             },
         },
-        "critic": _critic(run, engine.max_tokens_per_gpu, {"model": model, "fsdp": offload}),
+        "critic": _critic(run, engine.max_tokens_per_gpu, {"model": model, "fsdp": offload | exact}),
         "trainer": {"device": "cuda", "n_gpus_per_node": engine.gpus, "nnodes": engine.nodes},
-        "ray_kwargs": {"ray_init": _ray(run)},
+        "ray_kwargs": {"ray_init": _ray(run, **({"num_cpus": cpus} if (cpus := allocated_cpus()) else {}))},
     }
 
 
@@ -293,6 +308,12 @@ def on_cpu(run: Run) -> Table:
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "trainer": {"device": "cpu", "n_gpus_per_node": 1, "nnodes": run.engine.nodes},
     }
+
+
+def allocated_cpus() -> int | None:
+    """CPUs of this Slurm job on its node; None outside of one. Ray would count all of the node's."""
+    found = (os.environ.get(name, "") for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"))
+    return next((int(text) for text in found if text.isdecimal() and int(text)), None)
 
 
 def _ray(run: Run, **resources: int) -> Table:

@@ -22,6 +22,7 @@ from redraft.config.experiment import Run
 from redraft.errors import UserError
 from redraft.files import linked_folder
 from redraft.ops.locking.lease import check_owner
+from redraft.rollout.streams import stream
 from redraft.rollout.types import Group, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
@@ -29,6 +30,7 @@ from redraft.train.contract import FreshSamples, Metrics, RolloutResult, UpdateR
 from redraft.train.loop import TrainingLoop
 from redraft.train.losses import WEIGHTS, estimator
 from redraft.train.verl.problem_files import read_problems
+from redraft.train.verl.settings import engine_of
 from redraft.train.verl.shard import Shard, name_of
 from redraft.train.verl.transfer_rows import (
     HandoverBuffer,
@@ -117,6 +119,7 @@ class VerlSteps(PPOTrainerSync):
     def roll_out(self, tasks: Sequence[Task], step: int) -> RolloutResult:
         """Roll out tasks on vLLM. Wall seconds are divided among overlapping stages in proportion to their waits."""
         self._wake()
+        self._seed("rollout", step)
         began = self.now()
         groups, waited, cached, grading = self.agent_loop_manager.roll_out(tasks, step)
         share = (self.now() - began) / (sum(waited.values()) or 1.0)
@@ -155,6 +158,7 @@ class VerlSteps(PPOTrainerSync):
     def fresh(self, tasks: Sequence[Task], step: int) -> FreshSamples:
         """Measure new samples of the current policy; the KL divergence is estimated from the sampled tokens."""
         self._wake()
+        self._seed("fresh", step)
         groups = self.agent_loop_manager.fresh(tasks, step)
         rewards = [reward for group in groups for reward in group.rewards.tolist()]
         if not self.use_reference_policy:
@@ -207,6 +211,15 @@ class VerlSteps(PPOTrainerSync):
         if self.awake:
             self.checkpoint_manager.sleep_replicas()
         self.awake = False
+
+    def _seed(self, purpose: str, step: int) -> None:
+        """With seeds of steps, seed the random numbers of each of vLLM's replicas."""
+        if engine_of(self.run).seeds == "request":
+            return
+        servers = self.llm_server_manager.server_handles
+        seeds = [int(stream(self.run.seed, f"vllm/{purpose}", step, i).integers(2**63)) for i in range(len(servers))]
+        calls = zip(servers, seeds, strict=True)
+        ray.get([server.collective_rpc.remote("seed_sampling", args=(seed,)) for server, seed in calls])
 
     def _wake(self) -> None:
         """Send the current weights to sleeping engines, which wakes them."""

@@ -1,0 +1,1 @@
+"""GPU memory and the least time of a run under verl, from its configuration."""
