@@ -1,12 +1,14 @@
 """Memory of a GPU under verl against published numbers and PyTorch, and the check before anything is submitted."""
 
 import csv
+import itertools
 import json
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
+from redraft.analysis.cost.memory_text import memory_rows
 from redraft.cli.app import main
 from redraft.config import Experiments
 from redraft.config.model import PretrainedModel
@@ -16,7 +18,7 @@ from redraft.ops.sizing import gpu_memory as sizing
 from redraft.ops.sizing.gpu_memory import GIB, alternatives, check_fits, gpu_memory
 from redraft.ops.sizing.learner_time import learner_seconds
 from redraft.ops.sizing.shapes import SHAPES, parameters_of, shape_of
-from redraft.train.verl.config import check
+from redraft.train.verl.config import check, compose
 from tests.checkout import ROOT
 
 EXPERIMENTS = Experiments(ROOT)
@@ -234,3 +236,37 @@ def test_memory_by_model_is_printed_before_anything_runs(monkeypatch, capsys):
     assert (code, "--csv" in printed.err) == (2, True)
     _, printed = output(capsys, "cost", "--memory", "--preset", "tiny")
     assert printed.out.startswith("no run of the preset tiny")
+
+
+def documented(heading, columns):
+    """Rows of a table of docs/paper-scale.md, by their first column; cells are as they are now, after an arrow."""
+    lines = (ROOT / "docs/paper-scale.md").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {heading} |")) + 2
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[start:])
+    cells = ([cell.strip().rpartition("→ ")[2] for cell in row.strip("|").split("|")] for row in rows)
+    return {first: dict(zip(columns, rest, strict=False)) for first, *rest in cells}
+
+
+def test_the_manual_s_tables_are_what_show_prints():
+    """The table by model, against verl's composed configurations and the memory of the largest cell of each model."""
+    found = {row["model"]: row for row in memory_rows(EXPERIMENTS.run(cell, 0, "paper") for cell in fitting_cells())}
+    told = documented("model", ["parallel", "share", "offload", "nodes", "memory"])
+    assert told.keys() == found.keys()
+    for model, row in told.items():
+        run = EXPERIMENTS.run(found[model]["cell"], 0, "paper")
+        config = compose(run, "model", ROOT / "run", ROOT / "problems.parquet", gpu=True)
+        rollout, offload = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor.fsdp_config.param_offload
+        assert row == {
+            "parallel": str(rollout.tensor_model_parallel_size),
+            "share": f"{rollout.gpu_memory_utilization:g}",
+            "offload": "yes" if offload else "no",
+            "nodes": str(config.trainer.nnodes),
+            "memory": f"{found[model]['rollout']:.1f}, {found[model]['update']:.1f}",
+        }, model
+    shared = documented("setting of all models", ["before", "now"])
+    assert shared["`enforce_eager`"]["now"] == str(rollout.enforce_eager).lower()
+    assert shared["`max_num_batched_tokens`"]["now"] == str(rollout.max_num_batched_tokens)
+    precision = config.actor_rollout_ref.actor.fsdp_config.model_dtype
+    assert shared["`fsdp_config.model_dtype`"]["now"] == f"{precision}, stated"
+    share = EXPERIMENTS.preset("paper").engine.gpu_memory_utilization
+    assert shared["vLLM's share in evaluation"]["now"] == f"{share:g}"
