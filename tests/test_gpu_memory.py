@@ -156,7 +156,7 @@ def test_one_node_does_not_hold_32b_and_what_would_is_named():
     (fault,) = [f for f in gpu_memory(run, shape).faults if "update" in f]
     assert "of 79.6 GiB (weights and moments 45.8, gradients 15.3" in fault
     assert any(name.startswith("nodes: 2") for name in alternatives(run, shape))
-    for change in ({"nodes": 2}, {"verl": {f"{sizing.ACTOR}.offload_policy": True}}):
+    for change in ({"nodes": 2}, {"verl": {sizing.POLICIES["actor"]: True}}):
         tried = run.model_copy(update={"engine": run.engine.model_copy(update=change)})
         assert gpu_memory(tried, shape).faults == []
 
@@ -179,6 +179,25 @@ def test_what_does_not_fit_is_said_before_anything_is_submitted(cell, engine, wo
         check([run_of(cell, **engine)])
     assert all(word in str(error.value) for word in [cell, "paper.yaml", "gpu_memory", *words]), str(error.value)
     check_fits([run_of(cell, **{**engine, "gpu_memory": None})])
+
+
+def test_what_is_named_is_possible_under_verl():
+    """Not passes that are shorter than the longest sequence, which verl rejects."""
+    run = run_of("efficient_rollout/14b-ar", gpu_memory=60.0)
+    names = alternatives(run, shape_of(run.model))
+    assert names
+    assert all("max_tokens_per_gpu" not in name for name in names), "8192 tokens are less than 9216"
+
+
+def test_the_policy_of_the_actor_leaves_the_critic_where_it_is():
+    keys = list(sizing.POLICIES.values())
+    whole, actor, both = (
+        memory("spec_rl/8b-ppo-vanilla", verl=dict.fromkeys(keys[:n], True)).rollout.get("weights and moments", 0)
+        for n in range(3)
+    )
+    assert whole > actor > both == 0
+    run = run_of("spec_rl/14b-ppo-vanilla", gpu_memory=40.0, offload=False)
+    assert any(all(key in name for key in keys) for name in alternatives(run, shape_of(run.model)))
 
 
 def test_cells_with_the_same_reason_share_a_line():
