@@ -67,6 +67,7 @@ bench: $(READY) ## run all benchmarks and compare them with the committed figure
 bench-gpu: $(READY) ## run the tests and benchmarks that need a GPU (with ENV=gpu)
 	pytest -rs -k "gpu or cuda" tests/test_torch_engine.py tests/test_bursts.py tests/test_noise.py
 	python -m benchmarks gpu
+	python -m benchmarks.bitwise
 
 mlflow: $(READY) ## show the runs of PRESET in MLflow on this machine
 	mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///results/$(PRESET)/mlflow.db

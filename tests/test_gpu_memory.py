@@ -1,12 +1,14 @@
 """Memory of a GPU under verl against published numbers and PyTorch, and the check before anything is submitted."""
 
 import csv
+import itertools
 import json
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
+from redraft.analysis.cost.memory_text import memory_rows
 from redraft.cli.app import main
 from redraft.config import Experiments
 from redraft.config.model import PretrainedModel
@@ -16,7 +18,7 @@ from redraft.ops.sizing import gpu_memory as sizing
 from redraft.ops.sizing.gpu_memory import GIB, alternatives, check_fits, gpu_memory
 from redraft.ops.sizing.learner_time import learner_seconds
 from redraft.ops.sizing.shapes import SHAPES, parameters_of, shape_of
-from redraft.train.verl.config import check
+from redraft.train.verl.config import check, compose
 from tests.checkout import ROOT
 
 EXPERIMENTS = Experiments(ROOT)
@@ -154,7 +156,7 @@ def test_one_node_does_not_hold_32b_and_what_would_is_named():
     (fault,) = [f for f in gpu_memory(run, shape).faults if "update" in f]
     assert "of 79.6 GiB (weights and moments 45.8, gradients 15.3" in fault
     assert any(name.startswith("nodes: 2") for name in alternatives(run, shape))
-    for change in ({"nodes": 2}, {"verl": {f"{sizing.ACTOR}.offload_policy": True}}):
+    for change in ({"nodes": 2}, {"verl": {sizing.POLICIES["actor"]: True}}):
         tried = run.model_copy(update={"engine": run.engine.model_copy(update=change)})
         assert gpu_memory(tried, shape).faults == []
 
@@ -177,6 +179,25 @@ def test_what_does_not_fit_is_said_before_anything_is_submitted(cell, engine, wo
         check([run_of(cell, **engine)])
     assert all(word in str(error.value) for word in [cell, "paper.yaml", "gpu_memory", *words]), str(error.value)
     check_fits([run_of(cell, **{**engine, "gpu_memory": None})])
+
+
+def test_what_is_named_is_possible_under_verl():
+    """Not passes that are shorter than the longest sequence, which verl rejects."""
+    run = run_of("efficient_rollout/14b-ar", gpu_memory=60.0)
+    names = alternatives(run, shape_of(run.model))
+    assert names
+    assert all("max_tokens_per_gpu" not in name for name in names), "8192 tokens are less than 9216"
+
+
+def test_the_policy_of_the_actor_leaves_the_critic_where_it_is():
+    keys = list(sizing.POLICIES.values())
+    whole, actor, both = (
+        memory("spec_rl/8b-ppo-vanilla", verl=dict.fromkeys(keys[:n], True)).rollout.get("weights and moments", 0)
+        for n in range(3)
+    )
+    assert whole > actor > both == 0
+    run = run_of("spec_rl/14b-ppo-vanilla", gpu_memory=40.0, offload=False)
+    assert any(all(key in name for key in keys) for name in alternatives(run, shape_of(run.model)))
 
 
 def test_cells_with_the_same_reason_share_a_line():
@@ -234,3 +255,37 @@ def test_memory_by_model_is_printed_before_anything_runs(monkeypatch, capsys):
     assert (code, "--csv" in printed.err) == (2, True)
     _, printed = output(capsys, "cost", "--memory", "--preset", "tiny")
     assert printed.out.startswith("no run of the preset tiny")
+
+
+def documented(heading, columns):
+    """Rows of a table of docs/paper-scale.md, by their first column; cells are as they are now, after an arrow."""
+    lines = (ROOT / "docs/paper-scale.md").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {heading} |")) + 2
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[start:])
+    cells = ([cell.strip().rpartition("→ ")[2] for cell in row.strip("|").split("|")] for row in rows)
+    return {first: dict(zip(columns, rest, strict=False)) for first, *rest in cells}
+
+
+def test_the_manual_s_tables_are_what_show_prints():
+    """The table by model, against verl's composed configurations and the memory of the largest cell of each model."""
+    found = {row["model"]: row for row in memory_rows(EXPERIMENTS.run(cell, 0, "paper") for cell in fitting_cells())}
+    told = documented("model", ["parallel", "share", "offload", "nodes", "memory"])
+    assert told.keys() == found.keys()
+    for model, row in told.items():
+        run = EXPERIMENTS.run(found[model]["cell"], 0, "paper")
+        config = compose(run, "model", ROOT / "run", ROOT / "problems.parquet", gpu=True)
+        rollout, offload = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor.fsdp_config.param_offload
+        assert row == {
+            "parallel": str(rollout.tensor_model_parallel_size),
+            "share": f"{rollout.gpu_memory_utilization:g}",
+            "offload": "yes" if offload else "no",
+            "nodes": str(config.trainer.nnodes),
+            "memory": f"{found[model]['rollout']:.1f}, {found[model]['update']:.1f}",
+        }, model
+    shared = documented("setting of all models", ["before", "now"])
+    assert shared["`enforce_eager`"]["now"] == str(rollout.enforce_eager).lower()
+    assert shared["`max_num_batched_tokens`"]["now"] == str(rollout.max_num_batched_tokens)
+    precision = config.actor_rollout_ref.actor.fsdp_config.model_dtype
+    assert shared["`fsdp_config.model_dtype`"]["now"] == f"{precision}, stated"
+    share = EXPERIMENTS.preset("paper").engine.gpu_memory_utilization
+    assert shared["vLLM's share in evaluation"]["now"] == f"{share:g}"

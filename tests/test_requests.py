@@ -45,6 +45,12 @@ def test_the_papers_scale_asks_for_what_the_tables_of_the_manual_say(model):
     assert asked("paper", "grade", model) == PAPER["grade"]
 
 
+def test_32b_on_one_node_keeps_its_state_in_host_memory():
+    policy = {"actor_rollout_ref.actor.fsdp_config.offload_policy": True}
+    engine = EXPERIMENTS.preset("paper").engine_of("qwen2.5-32b").model_copy(update={"nodes": 1, "verl": policy})
+    assert asked("paper", "train", "qwen2.5-32b", engine=engine)["memory_gb"] == 1472
+
+
 @pytest.mark.parametrize("preset", ["tiny", "smoke"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_quarter_million_parameters_on_one_thread_ask_for_a_processor_three_gigabytes_and_an_hour(preset, stage):

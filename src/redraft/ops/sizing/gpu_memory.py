@@ -53,6 +53,7 @@ PASS_NUMBERS = 4
 ACTOR = "actor_rollout_ref.actor.fsdp_config"
 FUSED = "actor_rollout_ref.model.use_fused_kernels"
 CHECKPOINTING = "actor_rollout_ref.model.enable_gradient_checkpointing"
+POLICIES = {"actor": f"{ACTOR}.offload_policy", "critic": "critic.fsdp.offload_policy"}
 ACCUMULATION = f"{ACTOR}.use_no_sync_for_gradient_accumulation"
 
 Bytes = Mapping[str, float]
@@ -104,8 +105,7 @@ def gpu_memory(run: Run, shape: ModelConstants) -> GpuMemory:
     total = 80 * GIB if engine.gpu_memory is None else available
     ranks = max(engine.gpus, 1) * engine.nodes
     state = _state(run, engine, shape, ranks)
-    offloaded = engine.offload or _offload_policy(engine)
-    resident = 0.0 if offloaded else sum(state.values())
+    resident = 0.0 if engine.offload else sum(state.values())
     sampling = {"vLLM's share": engine.gpu_memory_utilization * total, "contexts and NCCL": 2 * CONTEXT + NCCL}
     sampling |= {"weights and moments": resident} if resident else {}
     graphs = 0.0 if engine.eager else GRAPHS
@@ -131,24 +131,19 @@ def _trained(run: Run, shape: ModelConstants) -> dict[str, float]:
 
 
 def _state(run: Run, engine: VerlEngine, shape: ModelConstants, ranks: int) -> dict[str, float]:
-    """Bytes of weights and moments of each trained model on a GPU."""
-    return {name: size * (WEIGHT + MOMENTS) / ranks for name, size in _trained(run, shape).items()}
-
-
-def _offload_policy(engine: VerlEngine) -> bool:
-    """Whether FSDP2 keeps the actor's weights, gradients and moments in host memory, also during an update."""
-    return bool(engine.verl.get(f"{ACTOR}.offload_policy", False))
+    """Bytes of weights and moments of each trained model on a GPU; none if FSDP2 keeps them in host memory."""
+    sizes = {name: size * (WEIGHT + MOMENTS) / ranks for name, size in _trained(run, shape).items()}
+    return {name: 0.0 if engine.verl.get(POLICIES[name], False) else size for name, size in sizes.items()}
 
 
 def _update(run: Run, engine: VerlEngine, shape: ModelConstants, ranks: int) -> dict[str, float]:
     """Bytes by purpose at the peak of an update of the actor, whose logits make it larger than the critic's."""
     parameters, tokens = parameters_of(shape), engine.max_tokens_per_gpu
     state, layer, head = _state(run, engine, shape, ranks), layer_parameters(shape), shape.head_parameters
-    waiting = 0.0 if engine.offload else sum(size for name, size in state.items() if name != "actor")
-    on_host = _offload_policy(engine)
+    waiting = 0.0 if engine.offload else state.get("critic", 0.0)
     parts = {
-        "weights and moments": (0.0 if on_host else state["actor"]) + waiting,
-        "gradients": 0.0 if on_host else parameters * GRADIENT / ranks,
+        "weights and moments": state["actor"] + waiting,
+        "gradients": parameters * GRADIENT / ranks if state["actor"] else 0.0,
         "gathered layers": HALF * (2 * layer + head) + (HALF + GRADIENT) * (layer + head),
     }
     if engine.verl.get(ACCUMULATION, False):  # each GPU keeps all gradients until the last pass of an update
@@ -178,20 +173,27 @@ def _vllm(run: Run, engine: VerlEngine, shape: ModelConstants, share: float) -> 
 
 def alternatives(run: Run, shape: ModelConstants) -> list[str]:
     """Changes of the engine with which a run fits, the smallest change first; each as settings of the preset."""
-    return [name for name, engine in _candidates(run.engine) if not _faults(run, engine, shape)][:3]
+    trainer = run.trainer
+    rows = trainer.most_prompts_per_update * trainer.group_size
+    found = []
+    for name, engine in _candidates(run):
+        memory = gpu_memory(run.model_copy(update={"engine": engine}), shape)
+        # verl rejects the others: the longest sequence is one pass, and GPUs have equal shares of an update.
+        possible = engine.max_tokens_per_gpu >= memory.longest - 1 and rows % (engine.gpus * engine.nodes) == 0
+        found += [name] if possible and not memory.faults else []
+    return found[:3]
 
 
-def _faults(run: Run, engine: Any, shape: ModelConstants) -> list[str]:
-    return gpu_memory(run.model_copy(update={"engine": engine}), shape).faults
-
-
-def _candidates(engine: Any) -> Iterator[tuple[str, VerlEngine]]:
+def _candidates(run: Run) -> Iterator[tuple[str, VerlEngine]]:
     """Engines to try, with the settings that differ."""
+    engine = run.engine
+    assert isinstance(engine, VerlEngine)
     share = next(s for s in (0.6, 0.5, 0.4, 0.3) if s < engine.gpu_memory_utilization or s == 0.3)
     passes = engine.max_tokens_per_gpu // 2
     parallel = min(2 * engine.tensor_parallel, max(engine.gpus, 1))
-    policy = {"verl": {**engine.verl, f"{ACTOR}.offload_policy": True}}
-    for changes in (
+    on_host = {POLICIES[name]: True for name in ("actor", "critic")[: 1 + isinstance(run.algorithm, PPO)]}
+    policy = {"verl": {**engine.verl, **on_host}}
+    options: list[dict[str, Any]] = [
         {"gpu_memory_utilization": share},
         {"offload": True},
         {"tensor_parallel": parallel},
@@ -201,11 +203,14 @@ def _candidates(engine: Any) -> Iterator[tuple[str, VerlEngine]]:
         {"nodes": 2 * engine.nodes, "tensor_parallel": parallel},
         {"nodes": 2 * engine.nodes, "gpu_memory_utilization": share},
         {"nodes": 4 * engine.nodes, "tensor_parallel": parallel, "gpu_memory_utilization": share},
+        policy,
         {"tensor_parallel": parallel, **policy},
-    ):
+        {"tensor_parallel": parallel, "max_tokens_per_gpu": passes, **policy},
+    ]
+    for changes in options:
         shown = {name: value for name, value in changes.items() if name != "verl"}
         text = ", ".join(f"{name}: {str(value).lower()}" for name, value in shown.items())
-        text += f", verl: {{{ACTOR}.offload_policy: true}} (slower)" if "verl" in changes else ""
+        text += f", verl: {{{', '.join(f'{key}: true' for key in on_host)}}} (slower)" if "verl" in changes else ""
         yield text.removeprefix(", "), engine.model_copy(update=changes)
 
 
