@@ -129,9 +129,10 @@ def worker(monkeypatch):
     from redraft.train.verl import rollout_worker as module
 
     class Engine:
-        def __init__(self, *_, chunk, temperature):
+        def __init__(self, *_, chunk, temperature, seeded):
             assert chunk is None, "drafts are scored whole by default"
             self.temperature = temperature
+            self.seeded = seeded
             self.usage = SimpleNamespace(verification_seconds=1.0, decoding_seconds=2.0)
 
     class Grader:
@@ -196,7 +197,7 @@ def test_a_worker_s_engine_is_at_the_run_s_temperature(worker):
         trainer = worker.run.trainer.model_copy(update={"temperature": temperature})
         worker.run = worker.run.model_copy(update={"trainer": trainer})
         context, _ = worker._context(None, None)
-        assert context.engine.temperature == temperature
+        assert (context.engine.temperature, context.engine.seeded) == (temperature, True)
 
 
 def test_what_is_only_measured_is_not_remembered(worker):

@@ -5,7 +5,6 @@ decodes others.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +67,7 @@ class LocalTrainer:
         answers = [problem.answer for problem in self.problems]
         self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.reward)
         self.decoding = open_decoding(run, self.learner.policy, longest)
-        self.engine, self.publish = self.decoding.engine, self.decoding.publish
-        self.now = partial(now, self.device)
-        """Processor seconds of this process on a CPU; on a GPU wall seconds, after all its work is finished."""
+        self.engine = self.decoding.engine
 
     def train(self, progress: Progress = lambda *_: None, lease: Lease | None = None) -> None:
         """Take all steps that are not done yet; see `TrainingLoop.prepare` and `TrainingLoop.train`."""
@@ -83,6 +80,10 @@ class LocalTrainer:
     def no_update(self) -> Metrics:
         """Metrics of a step that only rolls out."""
         return self.learner.metrics_without_update
+
+    def now(self) -> float:
+        """Processor seconds of this process on a CPU; on a GPU wall seconds, after all its work is finished."""
+        return now(self.device)
 
     def roll_out(self, tasks: Sequence[Task], step: int) -> RolloutResult:
         """Roll out a batch and remember it."""
@@ -143,6 +144,10 @@ class LocalTrainer:
         self.learner.warm_up(self.loop.state.training_step - 1)
         metrics = self.learner.update(groups, self.prompts, clock)
         return UpdateResult(metrics, clock.seconds)
+
+    def publish(self) -> None:
+        """Refresh the engine's weights from the updated policy."""
+        self.decoding.publish()
 
     def fresh(self, tasks: Sequence[Task], step: int) -> FreshSamples:
         """Measure new samples of the current policy; the KL divergence is exact, over the full vocabulary."""
