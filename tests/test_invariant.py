@@ -19,7 +19,7 @@ from tests.test_torch_engine import VOCABULARY, make_model
 from tests.test_trainer import make_run, train
 
 VLLM = "actor_rollout_ref.rollout.engine_kwargs.vllm"
-JOBS, BATCHES, FIRST, LENGTH = 6, 1000, 2, 40
+JOBS, BATCHES, FIRST, LENGTH = 6, 1000, 2, 32
 """Sessions of a batch at most, batches, tokens of a session's first answer, and its longest sequence."""
 
 

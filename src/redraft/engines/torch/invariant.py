@@ -63,9 +63,8 @@ def invariant_passes(model: PreTrainedModel, slots: int) -> Iterator[None]:
 def product(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """Product of rows (..., N, K) with a matrix (..., K, M), in tiles; (..., N, M)."""
     count = rows.shape[-2]
-    # The layout in memory decides on the kernel, too.
     tiles = pad(rows, (0, 0, 0, -count % TILE)).split(TILE, dim=-2)
-    return torch.cat([tile.contiguous() @ matrix for tile in tiles], dim=-2)[..., :count, :]
+    return torch.cat([tile @ matrix for tile in tiles], dim=-2)[..., :count, :]
 
 
 class _InvariantFunctions(TorchFunctionMode):
@@ -105,7 +104,7 @@ def attention(
         causal = torch.full((queries, key.shape[2]), -torch.inf, dtype=query.dtype, device=query.device)
         attention_mask = causal.triu(1)
     shared = query.shape[1] // key.shape[1]
-    key, value = (pad(each.repeat_interleave(shared, 1), (0, 0, 0, unused)).contiguous() for each in (key, value))
+    key, value = (pad(each.repeat_interleave(shared, 1), (0, 0, 0, unused)) for each in (key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = product(query * scale, key.transpose(2, 3)) + pad(attention_mask, (0, unused), value=-torch.inf)
     return product(scores.softmax(-1), value).transpose(1, 2), None

@@ -116,6 +116,7 @@ def _check_supported(run: Run, gpu: bool) -> None:
     """Raise a UserError for the first setting that verl would reject late or silently treat differently."""
     run.check_supported()
     run.schedule.check(run.trainer, run.data.size)
+    _check_bitwise(run, gpu)
     trainer, engine = run.trainer, engine_of(run)
     ranks = (engine.gpus if gpu else 1) * engine.nodes
     rows = trainer.most_prompts_per_update * trainer.group_size
@@ -136,20 +137,6 @@ def _check_supported(run: Run, gpu: bool) -> None:
             "algorithm.loss_agg_mode",
             run.algorithm.loss_agg_mode,
             "token-mean",
-        ),
-        (
-            engine.bitwise and not gpu,
-            "vLLM's kernels for processors depend on the batch",
-            "engine.bitwise",
-            True,
-            "false, or engine.device: cuda; on a processor engine.kind: torch",
-        ),
-        (
-            engine.bitwise and gpu and not has_flash_attention(),
-            "without flash-attn the backward pass of attention is not deterministic",
-            "engine.bitwise",
-            True,
-            "false, or an environment with flash-attn (docs/verl.md)",
         ),
         (gpu and not engine.gpus, "a run on GPUs needs at least one", "engine.gpus", engine.gpus, "at least 1"),
         (
@@ -177,3 +164,16 @@ def _check_supported(run: Run, gpu: bool) -> None:
     for wrong, message, key, value, allowed in rules:
         if wrong:
             raise UserError(message, key=key, value=value, allowed=allowed)
+
+
+def _check_bitwise(run: Run, gpu: bool) -> None:
+    """Raise a UserError if results would depend on the batch although `engine.bitwise` is set."""
+    if not run.engine.bitwise or (gpu and has_flash_attention()):
+        return
+    if gpu:
+        reason = "without flash-attn the backward pass of attention is not deterministic"
+        allowed = "false, or an environment with flash-attn (docs/verl.md)"
+    else:
+        reason = "vLLM's kernels for processors depend on the batch"
+        allowed = "false, or engine.device: cuda; on a processor engine.kind: torch"
+    raise UserError(reason, key="engine.bitwise", value=True, allowed=allowed)
