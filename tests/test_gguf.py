@@ -234,8 +234,11 @@ def test_text_is_split_as_the_file_says(reader, tmp_path, split, found):
         ({"tensors": {"blk.0.attn_q.bias": np.ones(48, np.float32)}}, "tensors", "blk.0.attn_q.bias"),
         ({"tensors": {"rope_freqs.weight": np.arange(1, 5, dtype=np.float32)}}, "tensors", "rope_freqs.weight"),
         ({"lacks": "llama.attention.head_count_kv"}, "llama.attention.head_count_kv", None),
+        ({"extra": {"tokenizer.ggml.eos_token_id": 9999}}, "tokenizer.ggml.eos_token_id", 9999),
+        ({"extra": {"tokenizer.ggml.padding_token_id": 264}}, "tokenizer.ggml.padding_token_id", 264),
+        ({"extra": {"tokenizer.ggml.eot_token_id": 2**32 - 1}}, "tokenizer.ggml.eot_token_id", 2**32 - 1),
+        ({"extra": {"tokenizer.ggml.tokens": [*gguf_files.TOKENS, "more"]}}, "tokenizer", "more is 264"),
     ],
-    ids=["template", "split", "architecture", "tokenizer", "weights", "bias", "frequencies", "heads"],
 )
 def test_a_file_that_would_be_read_wrongly_is_rejected(reader, tmp_path, change, key, value):
     file = tmp_path / "small.gguf"
@@ -243,6 +246,18 @@ def test_a_file_that_would_be_read_wrongly_is_rejected(reader, tmp_path, change,
     with pytest.raises(UserError) as refused:
         gguf.load(settings(file), LOCK)
     assert (refused.value.key, refused.value.value, refused.value.file) == (key, value, file)
+
+
+@pytest.mark.servers
+def test_a_file_with_values_that_are_not_finite_is_rejected(reader, tmp_path):
+    file, model = tmp_path / "small.gguf", gguf_files.random_llama()
+    with torch.no_grad():
+        model.model.norm.weight[:3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    gguf_files.write(file, model)
+    with pytest.raises(UserError, match="3 of the 48 values") as refused:
+        gguf.load(settings(file), LOCK)
+    assert (refused.value.key, refused.value.value) == ("model.norm.weight", "1 NaN, 2 infinite")
+    assert refused.value.file == file
 
 
 @pytest.mark.servers

@@ -76,11 +76,8 @@ def test_an_end_that_is_no_token_is_rejected(model_folder, name, value):
     edit(model_folder, name, eos_token_id=value)
     with pytest.raises(UserError) as refused:
         models.ends(model_folder, SimpleNamespace(eos_token_id=1))
-    assert (refused.value.file, refused.value.key, refused.value.value) == (
-        str(model_folder / name),
-        "eos_token_id",
-        value,
-    )
+    found = (refused.value.file, refused.value.key, refused.value.value)
+    assert found == (model_folder / name, "eos_token_id", value)
 
 
 def test_a_damaged_file_of_settings_is_named_and_not_taken_for_a_missing_one(model_folder):
@@ -96,7 +93,6 @@ def test_a_damaged_file_of_settings_is_named_and_not_taken_for_a_missing_one(mod
         ("config.json", "[]"),
         ("config.json", '{"model_type": "qwen3", "hidden_size": "a"}'),
         ("config.json", '{"model_type": "qwen3", "num_attention_heads": 0}'),
-        ("generation_config.json", "[]"),
         ("tokenizer.json", "{}"),
         ("tokenizer_config.json", "[]"),
     ],
@@ -108,6 +104,13 @@ def test_files_of_the_wrong_type_are_one_error_that_names_the_folder(model_folde
     assert refused.value.file == model_folder
 
 
+def test_settings_that_are_no_object_are_one_error_that_names_the_file(model_folder):
+    (model_folder / "generation_config.json").write_text("[]")
+    with pytest.raises(UserError, match="this is no object of settings") as refused:
+        models.load(model_folder)
+    assert refused.value.file == model_folder / "generation_config.json"
+
+
 def change_weights(folder, **change):
     weights = load_file(folder / "model.safetensors") | change
     weights = {name: weight for name, weight in weights.items() if weight is not None}
@@ -116,6 +119,105 @@ def change_weights(folder, **change):
 
 UP = "model.layers.0.mlp.up_proj.weight"
 LOADERS = {"policy": models.load, "critic": lambda path: models.load_critic(path, 0), "vLLM": models.check_weights_of}
+
+
+def broken(weight, *values):
+    """A copy of a weight with other values at its beginning."""
+    weight = weight.clone()
+    weight.view(-1)[: len(values)] = torch.tensor(values)
+    return weight
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    ("name", "values", "count"),
+    [
+        (UP, [torch.nan], "1 NaN, 0 infinite"),
+        (UP, [torch.inf, -torch.inf, torch.nan], "1 NaN, 2 infinite"),
+        ("model.norm.weight", [torch.nan, torch.nan], "2 NaN, 0 infinite"),
+        ("model.embed_tokens.weight", [-torch.inf], "0 NaN, 1 infinite"),
+    ],
+    ids=["nan", "several", "norm", "embeddings"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_weights_that_are_not_finite_are_rejected_by_every_loader(model_folder, loader, name, values, count, dtype):
+    weight = load_file(model_folder / "model.safetensors")[name]
+    change_weights(model_folder, **{name: broken(weight, *values).to(dtype)})
+    with pytest.raises(UserError, match=f"{len(values)} of the {weight.numel():,} values of this weight") as refused:
+        LOADERS[loader](model_folder)
+    assert refused.value.file == model_folder / "model.safetensors"
+    assert (refused.value.key, refused.value.value) == (name, count)
+
+
+def test_large_finite_weights_are_no_mistake_and_those_that_float32_cannot_hold_are_one(model_folder):
+    weight = load_file(model_folder / "model.safetensors")[UP]
+    change_weights(model_folder, **{UP: torch.full_like(weight, 3e38)})  # the sum is infinite
+    assert models.load(model_folder)
+    change_weights(model_folder, **{UP: broken(weight.double(), 1e39)})
+    with pytest.raises(UserError, match="1 of the"):
+        models.load(model_folder)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", ["int8", "uint8", "bool", "int32", "int64", "float8_e4m3fn"])
+def test_weights_that_are_stored_as_integers_or_codes_are_rejected_by_every_loader(model_folder, loader, kind):
+    weight = load_file(model_folder / "model.safetensors")[UP]
+    change_weights(model_folder, **{UP: (weight * 10).to(getattr(torch, kind))})
+    with pytest.raises(UserError, match="no plain floating-point number") as refused:
+        LOADERS[loader](model_folder)
+    assert (refused.value.file, refused.value.key) == (model_folder / "model.safetensors", UP)
+    assert refused.value.value in {"I8", "U8", "BOOL", "I32", "I64", "F8_E4M3"}
+    assert refused.value.allowed == "BF16, F16, F32, F64"
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_every_shard_is_checked_and_named(model_folder, loader):
+    weights = load_file(model_folder / "model.safetensors")
+    parts = {"a.safetensors": {UP: broken(weights[UP], torch.nan)}, "b.safetensors": weights}
+    weights.pop(UP)
+    for name, part in parts.items():
+        save_file(part, model_folder / name, metadata={"format": "pt"})
+    (model_folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {name: shard for shard, part in parts.items() for name in part}}
+    (model_folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="values of this weight are not finite") as refused:
+        LOADERS[loader](model_folder)
+    assert (refused.value.file, refused.value.key) == (model_folder / "a.safetensors", UP)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("eos_token_id", 9999),
+        ("eos_token_id", [1, 44]),
+        ("bos_token_id", 44),
+        ("pad_token_id", 9999),
+        ("pad_token_id", -1),
+        ("decoder_start_token_id", 44),
+        ("suppress_tokens", [3, 50]),
+        ("bad_words_ids", [[3], [4, 50]]),
+    ],
+    ids=str,
+)
+def test_tokens_outside_of_the_vocabulary_are_rejected_by_every_loader(model_folder, loader, name, key, value):
+    edit(model_folder, name, **{key: value})
+    with pytest.raises(UserError, match="not in the model's vocabulary|no token") as refused:
+        LOADERS[loader](model_folder)
+    assert (refused.value.file, refused.value.key, refused.value.value) == (model_folder / name, key, value)
+    assert value == -1 or refused.value.allowed == "0 to 43 (vocab_size is 44)"
+
+
+@pytest.mark.parametrize("loader", ["policy", "vLLM"])
+def test_a_tokenizer_with_more_tokens_than_the_model_is_rejected(model_folder, loader):
+    tokenizer = models.load_tokenizer(model_folder)
+    assert models.load(model_folder)
+    tokenizer.add_tokens(["more", "and more"])
+    tokenizer.save_pretrained(model_folder)
+    with pytest.raises(UserError, match="2 tokens of the tokenizer are not in the model's vocabulary") as refused:
+        LOADERS[loader](model_folder)
+    assert (refused.value.file, refused.value.key, refused.value.value) == (model_folder, "tokenizer", "more is 44")
 
 
 @pytest.mark.parametrize("loader", LOADERS)

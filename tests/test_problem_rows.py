@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 from redraft.config import Experiments
 from redraft.config.data import BOX, CHOICES, LETTER, HubProblems, ProblemFile, ProblemSet
 from redraft.errors import UserError
-from redraft.tasks.answers import grade_choice
+from redraft.tasks.answers import box, grade_choice
+from redraft.tasks.grading import grade, is_correct
 from redraft.tasks.instruction_arguments import ARGUMENTS, LANGUAGES, RELATIONS
 from redraft.tasks.instructions import _checkers, grade_instructions
 from redraft.tasks.problems import DATA_ROOT, Problem, check_answers, load_problems
@@ -58,6 +60,17 @@ WRONG_ANSWERS = {
     "[1]": "neither text nor a number",
     '{"value": 1}': "neither text nor a number",
     '"\\ud800"': "surrogate",
+    '"3}"': "earns nothing, since the box holds '3'",
+    r'"\\frac{1}{2"': "braces of this answer are not balanced",
+    r'"\\{1,2\\}}"': "earns nothing, since the box holds",
+    r'"3\\"': "braces of this answer are not balanced",
+    r'"so \\boxed{x} and \\boxed{y}"': "earns nothing, since the box holds 'y'",
+    '"$"': "nothing of this answer is left",
+    '"$.$"': "nothing of this answer is left",
+    r'"\\[\\]"': "nothing of this answer is left",
+    r'"\frac{1}{2}"': "control character",  # JSON reads a form feed
+    r'"5\text{ cm}"': "control character",  # and here a tab
+    r'"3\u0007"': "control character",
 }
 
 
@@ -67,6 +80,54 @@ def test_an_answer_that_is_no_text_and_no_number_is_rejected_with_its_line(loade
         loaded(f'{GOOD}\n{{"problem": "p", "answer": {answer}}}\n', size=2)
     assert error.value.key == "answer"
     assert error.value.file.name == "problems.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("answer", "natural"),
+    [
+        ("\u200b3", "3"),
+        ("3\ufeff", "3"),
+        ("\uff13", "3"),
+        ("\u0663", "3"),
+        ("\U0001d7d1", "3"),
+        ("\uff081\uff0c2\uff09", "(1,2)"),
+        ("x\u2074", "x^4"),
+        ("\u215b", r"\frac18"),
+        ("\u20115", "-5"),
+        (r"\[3\]", "3"),
+        (r"\(\frac12\)", "0.5"),
+        ("$$3$$", "3"),
+        ("$4.5e33$", "4.5e33"),
+        (r"\boxed{3}", "3"),
+        (r"x=\boxed{3}", "3"),
+    ],
+)
+def test_an_answer_that_is_written_unusually_is_read_and_earns_also_where_a_response_writes_it_usually(
+    loaded, answer, natural
+):
+    (problem,) = loaded(json.dumps({"problem": "p", "answer": answer}))
+    assert problem.answer == answer
+    for content, gold in ((answer, answer), (natural, answer), (answer, natural)):
+        assert is_correct(box(content), gold), (content, gold)
+    assert not is_correct(box("17"), answer)
+
+
+def test_letters_and_boxes_are_read_without_invisible_characters(loaded):
+    row = {"problem": "p", "choices": ["w", "x"], "answer": "\u200bB"}
+    (problem,) = loaded(json.dumps(row), choices="choices", template="{problem}{choices}")
+    assert problem.answer == "B"
+    assert grade_choice("\\boxed{\u200b\uff22}", "B").outcome == "correct"
+    assert grade("\\boxed{\u200b}", "3").outcome == "no answer"
+
+
+def test_twenty_thousand_answers_are_checked_in_seconds(tmp_path):
+    answers = [rf"\frac{{{i}}}{{7}}+\sqrt{{{i}}}" for i in range(20_000)]
+    (file := tmp_path / "p.jsonl").write_text(
+        "".join(json.dumps({"problem": "p", "answer": a}) + "\n" for a in answers)
+    )
+    began = time.process_time()
+    assert len(load_problems(ProblemFile(path=str(file), size=20_000))) == 20_000
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,13 @@ def test_options_get_letters_and_an_index_becomes_one(root):
 
 
 def test_answers_keep_zeros_lose_empty_fractions_and_come_out_of_boxes(root):
-    rows = [{"problem": "p", "answer": a} for a in ("025", 27.0, 2.5, 3, r"so \boxed{x} and \boxed{y}")]
-    write_lines(root, rows)
-    answers = [p.answer for p in load_problems(HubProblems(id="a/b", files=["test.jsonl"], size=5))]
-    assert answers == ["025", "27", "2.5", "3", r"so \boxed{x} and \boxed{y}"]
-    write_lines(root, rows[-1:])
+    write_lines(root, [{"problem": "p", "answer": a} for a in ("025", 27.0, 2.5, 3)])
+    answers = [p.answer for p in load_problems(HubProblems(id="a/b", files=["test.jsonl"], size=4))]
+    assert answers == ["025", "27", "2.5", "3"]
+    write_lines(root, [{"problem": "p", "answer": r"so \boxed{x} and \boxed{y}"}])
+    with pytest.raises(UserError, match="earns nothing") as error:
+        load_problems(HubProblems(id="a/b", files=["test.jsonl"], size=1))
+    assert "answer_from: box" in error.value.hint
     boxed = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="box")
     assert load_problems(boxed) == [Problem("p", "y")]
 

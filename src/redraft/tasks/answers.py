@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from redraft.tasks.characters import plain
+
 SECONDS = 5
 """Time limit in seconds for each of the grader's three steps: parse the answer, parse the box, compare the two."""
 
@@ -77,7 +79,8 @@ def extract(text: str) -> GradedAnswer | str:
     """The content of a response's last box, stripped, or the graded answer if there is no content."""
     if not text.strip():
         return GradedAnswer(Outcome.EMPTY)
-    return (boxed(text) or "").strip() or GradedAnswer(Outcome.NO_ANSWER)
+    content = (boxed(text) or "").strip()
+    return content if plain(content).strip() else GradedAnswer(Outcome.NO_ANSWER)
 
 
 def letter(content: str) -> str | None:
@@ -86,6 +89,7 @@ def letter(content: str) -> str | None:
     Accepted are C, (C), C., C: and `C) some text`, also in bold or as LaTeX text. Not accepted are the first letter of
     a word, several letters joined by words or commas, small letters and written-out options.
     """
+    content = plain(content)
     while match := _WRAPPED.fullmatch(content.strip()):
         content = match[1]
     match = _CHOICE.fullmatch(content.strip().strip("$").strip())

@@ -40,6 +40,7 @@ from sympy import (  # type: ignore[import-untyped]
 
 from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, extract
 from redraft.tasks.notation import ARGUMENT, rewrite
+from redraft.tasks.qualifiers import contradict
 
 T = TypeVar("T")
 
@@ -48,6 +49,10 @@ parser.TIMEOUT_WARNING_SHOWN = grader.TIMEOUT_WARNING_SHOWN = True
 
 AGAIN = 0.5
 """Seconds between an alarm and its repetition."""
+MOST_DIGITS = 1000
+"""Bound of the digits to which large numbers are compared."""
+SLOW = (Integral, Sum, Product, Limit, Derivative)
+"""Expressions of which many digits take long."""
 _INTEGER = re.compile(r"\d+")
 _NUMBER = re.compile(r"\{?\d+(?:\.\d+)?\}?")
 _FRACTION = re.compile(r"\{?\\frac\{(\d+)\}\{(\d+)\}\}?")
@@ -92,7 +97,11 @@ def compare(content: str, answer: str) -> Outcome:
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("math-verify's time limits work only in the main thread of a process")
-    if content == answer.strip() or rewrite(content) == rewrite(answer) != "":
+    if content == answer.strip():
+        return Outcome.CORRECT
+    if contradict(content, answer):
+        return Outcome.WRONG
+    if rewrite(content) == rewrite(answer) != "":
         return Outcome.CORRECT
     try:
         gold = _gold(answer)
@@ -245,32 +254,34 @@ def equal(gold: list[Any], candidate: list[Any]) -> bool:
 
     math-verify compares 6 decimals of decimal numbers and 15 of other values, and takes what is smaller for 0, also a
     factor. So values that are equal to this precision are compared again: decimal numbers to 3 significant digits, and
-    others with as many more digits as the smallest part of both has zeros after the point.
+    exact ones to 50 digits more than their smallest and their largest part need.
     """
     if not verify(gold, candidate, timeout_seconds=None, raise_on_error=True):
         return False
     if gold[0] == candidate[0]:  # the same text
         return True
-    zeros = max(map(_zeros, [*gold, *candidate]))
-    return zeros < 3 or verify(
+    parts = [part for form in (*gold, *candidate) if not isinstance(form, str) for part in preorder_traversal(form)]
+    zeros, digits = _size(parts)
+    exact = not any(isinstance(part, (Float, *SLOW)) for part in parts)
+    return (not exact and zeros < 3) or verify(
         gold,
         candidate,
         float_rounding=max(6, 3 + zeros),
-        numeric_precision=12 + zeros,
+        numeric_precision=50 + zeros + min(4 * digits, MOST_DIGITS) if exact else 12 + zeros,
         timeout_seconds=None,
         raise_on_error=True,
     )
 
 
-def _zeros(form: Any) -> int:
-    """Zeros after the decimal point of the smallest number in a parsed form, 0 if none is below a tenth."""
-    zeros = 0
-    for part in () if isinstance(form, str) else preorder_traversal(form):
-        if isinstance(part, Expr) and part.is_number and not part.has(Integral, Sum, Product, Limit, Derivative):
+def _size(parts: list[Any]) -> tuple[int, int]:
+    """Zeros after the decimal point of the smallest number among parts, and digits before it of the largest."""
+    powers = [0]
+    for part in parts:
+        if isinstance(part, Expr) and part.is_number and not part.has(*SLOW):
             value = abs(part.evalf(3))
             if isinstance(value, Float) and value:
-                zeros = max(zeros, -1 - Decimal(str(value)).adjusted())
-    return zeros
+                powers.append(Decimal(str(value)).adjusted())
+    return max(0, -1 - min(powers)), max(powers)
 
 
 def limited(seconds: float, function: Callable[..., T], *args: Any) -> T:

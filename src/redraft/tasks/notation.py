@@ -9,6 +9,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
+from redraft.tasks.characters import plain
+
 _BLANK = r"(?:\\[,;:!> ]|~|\s)"
 ARGUMENT = r"\{((?:\\.|[^{}\\]|\{(?:\\.|[^{}\\]|\{(?:\\.|[^{}\\])*+\})*+\})*+)\}"
 """A group in braces that nests at most two more, as TeX counts braces; without backtracking."""
@@ -20,23 +22,6 @@ _NAME = re.compile(r"[A-Za-z()\s]*")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _NUMERIC = re.compile(r"(?:[-+*/^_().,{}\s\d]|\\(?:[dt]?frac|sqrt|cdot|times|pm|pi|infty)(?![A-Za-z])|\\[$%])+")
 """LaTeX of numbers alone: no letters, so that no unit or word is in it."""
-_SYMBOLS = str.maketrans(
-    {
-        "\u2212": "-",  # minus sign
-        "\u2013": "-",  # en dash
-        "\u00a0": " ",  # spaces that do not break or are narrow
-        "\u2009": " ",
-        "\u202f": " ",
-        "∞": r"\infty ",
-        "²": "^{2}",
-        "³": "^{3}",
-        "½": r"\frac{1}{2}",
-        "⅓": r"\frac{1}{3}",
-        "⅔": r"\frac{2}{3}",
-        "¼": r"\frac{1}{4}",
-        "¾": r"\frac{3}{4}",
-    }
-)
 
 
 def _bold(match: re.Match[str]) -> str:
@@ -90,6 +75,10 @@ def _scientific(match: re.Match[str]) -> str:
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(pattern, re.S), replacement)
     for pattern, replacement in (
+        # Delimiters of formulas; a line break may have a length in brackets after it.
+        (r"\\\\|\\[\[\]()]", lambda match: match[0] if match[0] == r"\\" else " "),
+        (r"\A\$(?=[^$]*\Z)", ""),  # the one at the end is gone already
+        (r"∞", r"\\infty "),
         # Sizes, styles, colours and bold.
         (r"\A\*\*(.*)\*\*\Z", r"\1"),
         (r"\\(?:[bB]igg?[lrm]?|(?:text|script|display)style|[lL]arge|LARGE|normalsize)(?![A-Za-z])", " "),
@@ -148,10 +137,9 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
 @lru_cache(maxsize=1 << 14)
 def rewrite(content: str) -> str:
     """The content of a box in notation that math-verify reads with the same meaning."""
-    content = _without_end(content)
+    content = _without_end(plain(content))
     if _INTEGER.fullmatch(content):
         return content
-    content = content.translate(_SYMBOLS)
     for pattern, replacement in _REWRITES:
         content = pattern.sub(replacement, content).strip()
     return _without_end(content)

@@ -17,8 +17,10 @@ from typing import Any
 from redraft.config.data import INSTRUCTION_COLUMNS
 from redraft.errors import UserError
 from redraft.files import errors_of_reading
-from redraft.tasks.answers import LETTERS, boxed
+from redraft.tasks.answers import LETTERS, box, boxed
+from redraft.tasks.characters import plain
 from redraft.tasks.instruction_arguments import normalized
+from redraft.tasks.notation import rewrite
 
 PARQUET = b"PAR1"
 UNREADABLE = {
@@ -42,6 +44,10 @@ EXTRACT: dict[str, Callable[[str], str | None]] = {
     "####": lambda text: text.rpartition("####")[2].strip() if "####" in text else None,
 }
 """Part of a text that is the answer, by its name in `answer_from`."""
+ESCAPE_READ_AS_CONTROL = re.compile(
+    "[\0-\x08\x0b\x0c\x0e-\x1f\x7f]|\t(?:ext|frac|heta|imes|an|au|o(?![a-z]))|\r(?:ight|ho|angle|m\\b)|\n(?:eq|abla)"
+)
+"""Control characters, also blanks before the rest of a LaTeX command whose single backslash JSON took for an escape."""
 LARGEST_EXPONENT = 300
 """Largest power of ten, positive or negative, of a number that is an answer; math-verify computes with floats."""
 
@@ -101,7 +107,27 @@ class Row:
         answer = EXTRACT[part](value) or ""
         if not answer.strip():
             raise self.error("the problem has no answer", path, value)
+        self._check_boxed(answer, path)
         return answer
+
+    def _check_boxed(self, answer: str, path: str) -> None:
+        """Reject an answer that earns nothing when a response has exactly it in a box, or that no response writes."""
+        if control := ESCAPE_READ_AS_CONTROL.search(answer):
+            message = f"the answer has the control character {control[0][0]!r}, which no response writes"
+            raise self.error(message, path, answer).replace(hint="JSON has two backslashes for one, as in `\\\\frac`")
+        if not rewrite(answer):
+            raise self.error("nothing of this answer is left without delimiters and punctuation", path, answer)
+        content = boxed(box(answer))
+        if content is not None and rewrite(content) == rewrite(answer):
+            return
+        from redraft.tasks.grading import is_correct  # sympy takes a second to load, and few answers need it
+
+        if not is_correct(box(answer), answer):
+            message = f"a response with this answer in its box earns nothing, since the box holds {content!r}"
+            if content is None:
+                message = "the braces of this answer are not balanced: a box around it has no end"
+            hint = "`answer_from: box` takes what is in the answer's last box" if "\\boxed" in answer else None
+            raise self.error(message, path, answer, "LaTeX with balanced braces").replace(hint=hint)
 
     def instructions(self, paths: Sequence[str]) -> str:
         """The columns at these paths as one JSON object, which `redraft.tasks.instructions` grades against."""
@@ -150,7 +176,7 @@ class Row:
         Text such as "1" is no number: where the labels are letters it may count from 0 or from 1.
         """
         value = self.value(path)
-        answer = self.answer(path, part).strip()
+        answer = plain(self.answer(path, part)).strip()
         if answer in labels:
             return LETTERS[labels.index(answer)]
         counted = not isinstance(value, str) and labels[0] == LETTERS[0] and answer.isdecimal()

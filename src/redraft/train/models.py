@@ -12,7 +12,16 @@ import transformers
 from redraft.config.model import TinyModel
 from redraft.engines.torch.head import refuse_changing_rotation
 from redraft.errors import UserError
-from redraft.files import atomic_folder, read_json, write_json
+from redraft.files import atomic_folder, write_json
+from redraft.train.model_files import (
+    check_finite,
+    check_index,
+    check_tokens,
+    check_types,
+    check_vocabulary,
+    named_tokens,
+    stored_weights,
+)
 
 # Before transformers' models are loaded, which import scikit-learn for one threshold of assisted decoding and SciPy for
 # the losses of object detection. Nothing here uses these, and they are a quarter of the time that a job takes to start.
@@ -57,7 +66,6 @@ NO_CODE = {"trust_remote_code": False}
 NO_PICKLE = {"use_safetensors": True}
 NO_RESIZING = {"ignore_mismatched_sizes": True}
 """Lets `check_weights` name the weights of another shape; transformers' own error prints a table."""
-FILES_WITH_ENDS = ("config.json", "generation_config.json")
 WITHOUT_EFFECT = re.compile(r"^- `(\w+)`", re.MULTILINE)
 """Names of settings in transformers' list of those that do nothing, such as a temperature without sampling."""
 
@@ -71,7 +79,7 @@ def _naming(path: Path | str) -> Iterator[None]:
     if isinstance(path, Path) and not path.is_dir():  # else the hub is queried for a minute
         raise UserError("no model can be loaded from here (there is no such folder)", file=path)
     try:
-        _check_index(Path(path) / "model.safetensors.index.json")
+        check_index(path)
         yield
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
@@ -89,32 +97,25 @@ def load(path: Path | str, revision: str | None = None, dtype: torch.dtype = tor
     The model's generation settings name all tokens of `ends`, and none without effect, which cannot be saved.
 
     Raises:
-        UserError: if there is nothing that can be loaded, or the weights do not fit the configuration.
+        UserError: if there is nothing that can be loaded, the weights do not fit the configuration or are no finite
+            floating-point numbers, or files name tokens outside of the vocabulary.
     """
     with _naming(path):
+        check_tokens(
+            config := transformers.AutoConfig.from_pretrained(path, revision=revision, **NO_CODE), path, revision
+        )
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             path, revision=revision, dtype=dtype, output_loading_info=True, **NO_CODE, **NO_PICKLE, **NO_RESIZING
         )
         check_weights(model, info, path)
+        check_finite(model.named_parameters(), check_types(model, path, revision), path)
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, revision=revision, **NO_CODE)
         if len(tokenizer) < 2:  # what transformers makes where there are no files of one
             raise UserError("this model has no tokenizer", file=path, allowed="a folder with tokenizer.json")
+        check_vocabulary(tokenizer, config, path)
         _drop_without_effect(model.generation_config)
         set_ends(model, ends(path, tokenizer, revision))
         return model, tokenizer
-
-
-def _check_index(index: Path) -> None:
-    """Reject an index of shards in other folders: whether a model changed is seen from the files in its own."""
-    shards = read_json(index).get("weight_map", {}).values() if index.is_file() else ()
-    if elsewhere := [name for name in shards if Path(str(name)).name != name]:
-        raise UserError(
-            "the index names weights outside of its folder",
-            file=index,
-            key="weight_map",
-            value=elsewhere[0],
-            allowed="names of files in the folder",
-        )
 
 
 def check_weights(model: Any, info: Mapping[str, Any], path: Path | str, new: tuple[str, ...] = ()) -> None:
@@ -165,12 +166,17 @@ def check_weights(model: Any, info: Mapping[str, Any], path: Path | str, new: tu
 
 
 def check_weights_of(path: Path | str) -> None:
-    """Check a model's weights by their names and shapes, without reading them; errors as of `load`."""
+    """Check a model's files for another program that loads it, one weight at a time; errors as of `load`."""
     with _naming(path):
+        config = transformers.AutoConfig.from_pretrained(path, **NO_CODE)
+        check_tokens(config, path)
+        check_vocabulary(transformers.AutoTokenizer.from_pretrained(path, **NO_CODE), config, path)
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             path, device_map="meta", output_loading_info=True, **NO_CODE, **NO_PICKLE, **NO_RESIZING
         )
         check_weights(model, info, path)
+        files = check_types(model, path)
+        check_finite(stored_weights(files), files, path)
 
 
 def load_critic(path: Path, seed: int) -> Any:
@@ -185,6 +191,7 @@ def load_critic(path: Path, seed: int) -> Any:
         with torch.random.fork_rng(), _naming(path):
             torch.manual_seed(seed)
             config = transformers.AutoConfig.from_pretrained(path, num_labels=1, **NO_CODE)
+            check_tokens(config, path)
             config.classifier_dropout = 0.0
             critic, info = transformers.AutoModelForTokenClassification.from_pretrained(
                 path,
@@ -196,6 +203,7 @@ def load_critic(path: Path, seed: int) -> Any:
                 **NO_RESIZING,
             )
             check_weights(critic, info, path, new=("score.", "classifier."))
+            check_finite(critic.named_parameters(), check_types(critic, path), path)
             return critic
     finally:
         transformers.utils.logging.set_verbosity(verbosity)
@@ -228,32 +236,8 @@ def ends(path: Path | str, tokenizer: Any, revision: str | None = None) -> froze
     Raises:
         UserError: for a file that is damaged or names something else than token ids.
     """
-    found = {tokenizer.eos_token_id}
-    for name in FILES_WITH_ENDS:
-        file = transformers.utils.cached_file(
-            path,
-            name,
-            revision=revision,
-            _raise_exceptions_for_gated_repo=False,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-        content = read_json(Path(file)) if file else {}
-        if not isinstance(content, dict):
-            raise UserError("this is no object of settings", file=file, value=content, allowed="{…}")
-        named = [part.get("eos_token_id") for part in (content, content.get("text_config")) if isinstance(part, dict)]
-        for value in named:
-            several = value if isinstance(value, list) else [value]
-            if any(token is not None and (type(token) is not int or token < 0) for token in several):
-                raise UserError(
-                    "this is no end of sequence",
-                    file=file,
-                    key="eos_token_id",
-                    value=value,
-                    allowed="a token id or a list of them",
-                )
-            found |= set(several)
-    return frozenset(token for token in found if token is not None)
+    named = [tokens for _, key, _, tokens in named_tokens(path, revision) if key == "eos_token_id"]
+    return frozenset({tokenizer.eos_token_id, *(token for tokens in named for token in tokens)} - {None})
 
 
 def set_ends(model: Any, tokens: Collection[int]) -> None:

@@ -26,6 +26,7 @@ from redraft.engines.torch.head import refuse_unsupported
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.train import models
+from redraft.train.model_files import check_finite, check_vocabulary
 from redraft.train.models import NO_CODE
 from redraft.train.pretrained import gguf_metadata as metadata
 from redraft.train.pretrained.gguf_metadata import OTHER_FORMAT
@@ -129,6 +130,8 @@ def read(file: Path) -> tuple[Any, Any]:
             **models.NO_RESIZING,
         )
     models.check_weights(model, info, file)
+    check_finite(model.named_parameters(), {}, file)
+    check_vocabulary(tokenizer, config, file)
     processor = theirs.TENSOR_PROCESSORS.get(config.model_type, theirs.TensorProcessor)(config=config.to_dict())
     metadata.check_tensors(tensors, theirs.get_gguf_hf_weights_map(model, processor), file)
     models.set_ends(model, metadata.ends(fields))
@@ -143,9 +146,17 @@ def check_fields(fields: Mapping[str, Any], file: Path) -> None:
         fields: metadata by GGUF's keys.
 
     Raises:
-        UserError: for an unsupported architecture, tokenizer or splitting of text, or without a chat template.
+        UserError: for an unsupported architecture, tokenizer or splitting of text, without a chat template, or with a
+            special token outside of the vocabulary.
     """
     metadata.check_other_keys(fields, file)
+    size = len(fields["tokenizer.ggml.tokens"])
+    for name in {*SPECIAL, *metadata.ENDS}:
+        key = f"tokenizer.ggml.{name}_token_id"
+        if (number := fields.get(key)) is not None and not 0 <= number < size:
+            raise UserError(
+                "this token is not in the vocabulary", file=file, key=key, value=number, allowed=f"0 to {size - 1}"
+            )
     if not fields.get("tokenizer.chat_template"):
         raise UserError(
             "this model has no chat template, so the format of prompts is unknown",
