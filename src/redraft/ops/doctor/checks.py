@@ -25,8 +25,10 @@ from redraft.ops.slurm.partitions import parse_partitions
 State = Literal["ok", "warning", "error"]
 PYTHONS = ((3, 11), (3, 12))
 """Versions of Python that the locks are resolved for."""
-LIBC = (2, 28)
-"""Oldest GNU C library for the wheels of the locks (manylinux_2_28)."""
+ENVIRONMENTS = {13: "gpu", 12: "gpu-cuda12"}
+"""Environments for GPUs, folders in envs/, by major version of CUDA, newest first."""
+LIBC = {"cpu": (2, 28), "gpu": (2, 28), "gpu-cuda12": (2, 31)}
+"""Oldest GNU C library for the wheels of a lock (manylinux_2_28; vLLM for CUDA 12 has manylinux_2_31)."""
 DRIVERS = {13: 580, 12: 525}
 """Oldest NVIDIA driver by major version of CUDA (NVIDIA's CUDA compatibility guide, minor-version compatibility)."""
 SHARED_MEMORY_GB = 8
@@ -76,29 +78,55 @@ def _python(node: Node, campaign: Campaign) -> Iterator[Finding]:
         yield Finding("Python", "error", version, "use Python 3.11 or 3.12, for which the locks are resolved")
 
 
+def _cuda(node: Node) -> int:
+    """Major version of CUDA that the installed packages are built for; 13 if there are none."""
+    runtime = node.version("nvidia-cuda-runtime") or node.version("nvidia-cuda-runtime-cu12") or "13"
+    return int(runtime.split(".")[0])
+
+
+def _drivers(node: Node) -> list[tuple[str, str]]:
+    """Version of the driver and name of each GPU; empty if there are none."""
+    listed = node.output("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
+    gpus = [tuple(line.split(", ", 1)) for line in (listed or "").splitlines()]
+    return [(gpu[0], gpu[1]) for gpu in gpus if len(gpu) == 2 and gpu[0].partition(".")[0].isdigit()]
+
+
+def _newest_cuda(driver: str) -> int | None:
+    """Newest CUDA version of a lock that a driver supports; None if it is too old for all."""
+    return next((cuda for cuda, least in DRIVERS.items() if int(driver.partition(".")[0]) >= least), None)
+
+
+def _installation(cuda: int | None) -> str:
+    """The command that installs the environment for this CUDA version, or the one that the driver chooses."""
+    return f"`make clean`, then `make ENV=gpu {f'CUDA={cuda} ' if cuda else ''}.venv/.ready`"
+
+
 def _libc(node: Node, campaign: Campaign) -> Iterator[Finding]:
     version = node.libc()
     numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    if numbers >= LIBC:
+    least = LIBC[ENVIRONMENTS[_cuda(node)] if campaign.on_gpus else "cpu"]
+    if numbers >= least:
         yield Finding("C library", "ok", f"glibc {version}")
     else:
         text = f"glibc {version}" if version else "not glibc"
-        yield Finding("C library", "error", text, "use a system or container with glibc 2.28 or newer, as of 2018")
+        hint = "use a system or container (docs/containers.md) with glibc {}.{} or newer".format(*least)
+        yield Finding("C library", "error", text, hint)
 
 
 def _packages(node: Node, campaign: Campaign) -> Iterator[Finding]:
     """The environment's lock against what is installed."""
-    name = "gpu" if campaign.on_gpus else "cpu"
+    cuda = _cuda(node) if campaign.on_gpus else None
+    name = ENVIRONMENTS[cuda] if cuda else "cpu"
     if campaign.on_gpus and node.version("vllm") is None:
-        yield Finding(
-            "packages", "error", "vLLM's build for GPUs is missing", "`make clean`, then `make ENV=gpu .venv/.ready`"
-        )
+        gpus = _drivers(node)
+        hint = _installation(_newest_cuda(gpus[0][0]) if gpus else None)
+        yield Finding("packages", "error", "vLLM's build for GPUs is missing", hint)
         return
     lock = Path("envs") / name / "requirements.lock"
     if not lock.exists():
         yield Finding("packages", "warning", "no lock here to compare with", "call this at the root of a checkout")
         return
-    pins = dict(line.split("==") for line in lock.read_text(encoding="utf-8").split())
+    pins = dict(line.split()[0].split("==") for line in lock.read_text(encoding="utf-8").splitlines())
     # A local version, as in 2.13.0+cpu, is a build of the pinned one.
     found = {pin: (node.version(pin) or "missing").partition("+")[0] for pin in sorted(pins)}
     other = [f"{pin} {found[pin]}, not {pins[pin]}" for pin in found if found[pin] != pins[pin]]
@@ -106,7 +134,8 @@ def _packages(node: Node, campaign: Campaign) -> Iterator[Finding]:
         yield Finding("packages", "ok", f"all {len(pins)} packages have the versions of {lock}")
         return
     shown = ", ".join(other[:3]) + (", …" if len(other) > 3 else "")
-    hint = f"`make clean`, then `make ENV={name} .venv/.ready`; results are reproducible with the lock's versions only"
+    again = _installation(cuda) if cuda else "`make clean`, then `make .venv/.ready`"
+    hint = f"{again}; results are reproducible with the lock's versions only"
     yield Finding("packages", "warning", f"{len(other)} of {len(pins)} differ from {lock}: {shown}", hint)
 
 
@@ -114,8 +143,7 @@ def _driver(node: Node, campaign: Campaign) -> Iterator[Finding]:
     """The driver, and the number of GPUs outside of a Slurm job, in which Slurm grants them."""
     if not campaign.on_gpus:
         return
-    listed = node.output("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
-    gpus = [line.split(", ", 1) for line in (listed or "").splitlines() if ", " in line]
+    gpus = _drivers(node)
     if not gpus:
         if node.program("sbatch") and "SLURM_JOB_ID" not in node.environ:
             yield Finding("GPUs", "ok", "none here; `redraft doctor --submit` checks a compute node")
@@ -123,10 +151,13 @@ def _driver(node: Node, campaign: Campaign) -> Iterator[Finding]:
         yield Finding("GPUs", "error", "nvidia-smi lists none", "install NVIDIA's driver, or call this where GPUs are")
         return
     driver, names = gpus[0][0], sorted({name for _, name in gpus})
-    runtime = node.version("nvidia-cuda-runtime") or node.version("nvidia-cuda-runtime-cu12")
-    cuda = int((runtime or "13").split(".")[0])
-    if int(driver.split(".")[0]) < DRIVERS.get(cuda, max(DRIVERS.values())):
-        hint = f"install driver {DRIVERS.get(cuda)} or newer: PyTorch is built for CUDA {cuda} (docs/verl.md)"
+    newest = _newest_cuda(driver)
+    cuda = _cuda(node) if node.version("vllm") else newest or min(DRIVERS)
+    if newest is None:
+        hint = f"install driver {DRIVERS[12]} or newer, which CUDA 12 needs, or {DRIVERS[13]} for CUDA 13"
+        yield Finding("driver", "error", f"{driver}, too old for CUDA {cuda}", hint)
+    elif newest < cuda:
+        hint = f"{_installation(newest)}; or install driver {DRIVERS[cuda]} or newer"
         yield Finding("driver", "error", f"{driver}, too old for CUDA {cuda}", hint)
     else:
         yield Finding("driver", "ok", f"{driver}, for CUDA {cuda}")
