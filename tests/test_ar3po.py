@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from redraft.analysis.claims.reported_claims import NOT_IN_TABLES, SUPPORTED, ReportedTables, check
-from redraft.analysis.claims.tests import cells_of
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.prompt_frames import PROMPT_QUANTITIES
 from redraft.analysis.data.quantities import by_seed
 from redraft.config import Experiments
+from redraft.config.claims import cells_of
 from redraft.config.quantities import ACCURACY, SHARE
 from tests.ar3po_runs import records
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,7 @@ from redraft.analysis.claims.reported_claims import (
     check,
     columns_of,
 )
-from redraft.analysis.claims.tests import FEWEST, cells_of, comparison_set
+from redraft.analysis.claims.tests import FEWEST, comparison_set
 from redraft.analysis.claims.verdicts import (
     CONTRADICTED,
     INCONCLUSIVE,
@@ -28,7 +29,7 @@ from redraft.analysis.claims.verdicts import (
 )
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
-from redraft.analysis.data.quantities import RUN_QUANTITIES
+from redraft.analysis.data.quantities import RUN_QUANTITIES, by_seed
 from redraft.config import (
     Bound,
     Claim,
@@ -47,7 +48,8 @@ from redraft.config import (
     Unmeasured,
 )
 from redraft.config.base import STEP_STAGES
-from redraft.config.quantities import ACCURACY
+from redraft.config.claims import cells_of
+from redraft.config.quantities import ACCURACY, NAMED, bounds_of_run, canonical
 from tests.measured import judge
 
 ROOT = Path(__file__).parents[1]
@@ -161,8 +163,8 @@ def pairs(*cells, expected="below", threshold=0.7, **fields):
     )
 
 
-def trend(*expected, cells=(B,), last="late"):
-    quantities = [f"prefix_length_{part}" for part in ("early", "middle", last)[: len(expected) + 1]]
+def trend(*expected, cells=(B,)):
+    quantities = [f"prefix_length_{part}" for part in ("early", "middle", "late")[: len(expected) + 1]]
     return Trend(quantities=quantities, cells=list(cells), expected=list(expected))
 
 
@@ -248,7 +250,7 @@ JUDGED = [
     (tokens(Correlation, other="rollout_seconds", pairs=[(B, A), (C, A), (D, A)], threshold=0.9), REPRODUCED),
     (tokens(Correlation, other="accuracy:all", pairs=[(B, A), (C, A), (D, A)], threshold=0.9), CONTRADICTED),
     (WEAK_CORRELATION, REPRODUCED),
-    (tokens(Correlation, other="hours", pairs=[(B, A), (C, A), (D, A)], threshold=1.0), INCONCLUSIVE),
+    (tokens(Correlation, other="accuracy:all", pairs=[(B, A), (C, A), (D, A)], threshold=0.5), INCONCLUSIVE),
     # Where less is decoded the share of reused tokens is larger; without any reuse it is nothing to divide by.
     (
         tokens(
@@ -277,11 +279,12 @@ JUDGED = [
     (trend("falls", "rises"), CONTRADICTED),
     (trend("rises", "rises", cells=[B, C]), REPRODUCED),
     (trend("rises", "rises", cells=[ABSENT]), NOT_RUN),
-    (trend("rises", "rises", last="middle"), INCONCLUSIVE),
-    # E falls by 30 between evaluations, D and A never.
+    # The reward is the same in every step.
+    (Trend(quantities=["first_epoch:reward", "last_epoch:reward"], cells=[B], expected=["rises"]), INCONCLUSIVE),
+    # E falls by 30 between evaluations, D and A never: both rise by 10 at least.
     (Fluctuation(quantity="accuracy:all", cell=E, baseline=A), REPRODUCED),
     (Fluctuation(quantity="accuracy:all", cell=A, baseline=E), CONTRADICTED),
-    (Fluctuation(quantity="accuracy:all", cell=A, baseline=A), INCONCLUSIVE),
+    (Fluctuation(quantity="accuracy:all", cell=D, baseline=A), INCONCLUSIVE),
     (Fluctuation(quantity="accuracy:all", cell=ABSENT, baseline=A), NOT_RUN),
 ]
 
@@ -294,7 +297,7 @@ def test_each_kind_of_claim_is_judged_as_worked_out_by_hand(runs, test, expected
 
 
 EMPTY, FULL, LITTLE = "grpo-spec-l0.2", "ppo-vanilla", "ppo-spec-l0.3"
-AT_ENDS = {EMPTY: 0, A: 0, LITTLE: 1, FULL: 100, C: 100, D: 40}
+AT_ENDS = {EMPTY: 0, A: 0, LITTLE: 1, FULL: 100, C: 100, D: 40, E: 40}
 """Percent right, in every seed."""
 
 
@@ -326,7 +329,7 @@ def kept_pairs(*pairs, **fields):
         (kept(EMPTY, A), "1 of 1 at the floor"),
         (kept(LITTLE, A), "1 of 1 at the floor"),
         (kept(FULL, C), "1 of 1 at the ceiling"),
-        (kept(EMPTY, A, "accuracy:in-distribution", expected="within"), "2 of 2 at the floor"),
+        (kept(EMPTY, A, "accuracy:in-distribution", expected="within", threshold=1.0), "2 of 2 at the floor"),
         (kept(EMPTY, A, "reward", threshold=-0.02), "1 of 1 at the floor"),
         (kept(FULL, C, "mean:reward", expected="within", threshold=0.03), "2 of 2 at the ceiling"),
         (kept(FULL, C, "mean:without_correct", expected="below", threshold=0.0), "1 of 1 at the ceiling"),
@@ -372,7 +375,7 @@ def test_what_is_compared_at_the_floor_or_the_ceiling_is_inconclusive_for_that_r
 def test_between_the_ends_and_where_one_side_is_away_from_them_claims_are_decided(ends, runs):
     assert judged(kept(FULL, A), ends)["verdict"] == REPRODUCED
     assert judged(kept(A, FULL), ends)["verdict"] == CONTRADICTED
-    assert judged(kept(D, D, threshold=-1.0), ends)["verdict"] == REPRODUCED, "40 % is no end"
+    assert judged(kept(D, E), ends)["verdict"] == REPRODUCED, "40 % is no end"
     assert judged(kept(LITTLE, A, expected="above", threshold=0.0), ends)["verdict"] == REPRODUCED, "1 % against 0 %"
     of_tokens = judged(ratio(B, A, "below", 1.0), runs)
     assert "at an end of the scale" not in of_tokens["evidence"]
@@ -410,7 +413,7 @@ def test_several_comparisons_of_different_quantities_are_counted(runs, test, exp
 
 
 def test_a_count_that_several_comparisons_cannot_reach_is_refused():
-    for wrong in (several_of(3), several_of(1, expected="within")):
+    for wrong in (several_of(3), several_of(1, expected="within", threshold=1.0)):
         with pytest.raises(ValidationError, match="counts tests above or below, at most 2"):
             wrong()
 
@@ -571,19 +574,122 @@ def test_one_seed_decides_nothing():
     assert (found["verdict"], found["p"], found["p_corrected"]) == (INCONCLUSIVE, None, None)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "words"),
-    [
-        (Pairs, {"pairs": [(B, A), (C, A)], "at_least": 3, "expected": "above", "threshold": 1}, "at most 2"),
-        (Pairs, {"pairs": [(B, A), (C, A)], "at_least": 1, "expected": "within", "threshold": 1}, "at_least"),
-        (Range, {"cells": [A], "low": 2, "high": 1}, "low"),
-    ],
-)
-def test_claims_that_cannot_be_meant_are_refused(kind, fields, words):
+BELOW = {"expected": "below", "threshold": 1}
+TWICE = Compare(quantity="reward", cell=B, baseline=A, expected="above", threshold=0)
+UNDECIDABLE = [
+    (Pairs, {"pairs": [(B, A), (C, A)], "at_least": 3, **BELOW}, "at most 2"),
+    (Pairs, {"pairs": [(B, A), (C, A)], "at_least": 1, "expected": "within", "threshold": 1}, "at_least"),
+    (Range, {"cells": [A], "low": 2, "high": 1}, "low"),
+    # A value that is compared with itself, also under another of its names.
+    (Compare, {"cell": A, "baseline": A, **BELOW}, "with itself"),
+    (Compare, {"cell": A, "baseline": A, "over": "tokens_decoded", **BELOW}, "with itself"),
+    (Compare, {"cell": A, "baseline": A, "over": "sum:tokens_decoded", **BELOW}, "with itself"),
+    (
+        Compare,
+        {"quantity": "mean@2-9:reward", "over": "mean@02-009:reward", "cell": A, "baseline": A, **BELOW},
+        "with itself",
+    ),
+    (
+        Compare,
+        {"quantity": "accuracy:a+b", "over": "accuracy:b+a", "cell": A, "baseline": A, **BELOW},
+        "with itself",
+    ),
+    (Pairs, {"pairs": [(B, A), (A, A)], **BELOW}, "with itself"),
+    (Pairs, {"pairs": [(B, A), (C, A), (B, A)], **BELOW}, "compared twice"),
+    (Pairs, {"pairs": [(B, B), (B, B)], "over": "hours", **BELOW}, "compared twice"),
+    (Monotone, {"cells": [A, B, A], "expected": "rises"}, "with itself"),
+    (Peak, {"cell": A, "others": [B, A]}, "with itself"),
+    (Peak, {"cell": A, "others": [B, B]}, "with itself"),
+    (Extreme, {"pair": (A, A), "others": [(B, A)], "expected": "highest"}, "with itself"),
+    (Extreme, {"pair": (B, A), "others": [(C, A), (B, A)], "expected": "highest"}, "compared twice"),
+    (Range, {"cells": [A, A], "low": 1, "high": 2}, "with itself"),
+    (Correlation, {"other": "hours", "pairs": [(B, A), (C, A), (A, A)], "threshold": 0.5}, "with itself"),
+    (Correlation, {"other": "hours", "pairs": [(B, A), (C, A), (B, A)], "threshold": 0.5}, "compared twice"),
+    (
+        Correlation,
+        {"other": "sum:tokens_decoded", "pairs": [(B, A), (C, A), (D, A)], "threshold": 0.5},
+        "correlated with itself",
+    ),
+    (Fluctuation, {"cell": A, "baseline": A}, "with itself"),
+    (Several, {"tests": [TWICE, TWICE], "at_least": 1}, "compared twice"),
+    (Trend, {"quantities": ["reward", "last_epoch:reward"], "cells": [A], "expected": ["rises"]}, "occurs twice"),
+    (Trend, {"quantities": ["reward", "kl"], "cells": [A, A], "expected": ["rises"]}, "with itself"),
+    # A threshold that no value, or every value, is beyond.
+    (Bound, {"cell": A, "expected": "below", "threshold": 0}, "can never hold"),
+    (Bound, {"cell": A, "expected": "above", "threshold": -1}, "holds for every value"),
+    (Bound, {"quantity": "truncated:x", "cell": A, **BELOW}, "no such quantity"),
+    (Bound, {"quantity": "mean:truncated", "cell": A, "expected": "above", "threshold": 30}, "can never hold"),
+    (Bound, {"quantity": "max@2-3:truncated", "cell": A, "expected": "above", "threshold": 1}, "can never hold"),
+    (Bound, {"quantity": "prefix_share", "cell": A, "expected": "below", "threshold": 1.5}, "holds for every value"),
+    (Bound, {"quantity": "accuracy:all", "cell": A, "expected": "above", "threshold": 100}, "can never hold"),
+    (Bound, {"quantity": "bin@0-0.5:pass_rate:share", "cell": A, "expected": "above", "threshold": 5}, "never hold"),
+    (Bound, {"quantity": "correlation:kl:entropy", "cell": A, "expected": "below", "threshold": 2}, "every value"),
+    (Bound, {"quantity": "sum:rollouts", "cell": A, "expected": "below", "threshold": -1}, "can never hold"),
+    (Range, {"quantity": "informative", "cells": [A], "low": 0.5, "high": 1.5}, "holds for every value"),
+    (Range, {"cells": [A], "low": -2, "high": 5}, "holds for every value"),
+    (Compare, {"quantity": "reward", "cell": B, "baseline": A, "expected": "above", "threshold": 1}, "never hold"),
+    (Compare, {"quantity": "reward", "cell": B, "baseline": A, "expected": "above", "threshold": -2}, "every value"),
+    (Pairs, {"quantity": "accuracy:all", "pairs": [(B, A), (C, A)], "expected": "below", "threshold": -100}, "never"),
+    (Compare, {"cell": B, "baseline": A, "relative": "ratio", "expected": "above", "threshold": 0}, "ratio is above 0"),
+    (Compare, {"cell": B, "baseline": A, "relative": "ratio", "expected": "below", "threshold": -1}, "above 0"),
+    (Compare, {"cell": B, "baseline": A, "expected": "within", "threshold": 0}, "can never hold"),
+    (Pairs, {"pairs": [(B, A), (C, A)], "expected": "within", "threshold": -0.1}, "can never hold"),
+    (Compare, {"cell": B, "baseline": A, "relative": "ratio", "expected": "within", "threshold": 1}, "every value"),
+    (Compare, {"quantity": "reward", "cell": B, "baseline": A, "expected": "within", "threshold": 3}, "every value"),
+    (Correlation, {"other": "hours", "pairs": [(B, A), (C, A), (D, A)], "threshold": 1}, "can never hold"),
+    (
+        Correlation,
+        {"other": "hours", "pairs": [(B, A), (C, A), (D, A)], "expected": "below", "threshold": 2},
+        "every value",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "words"), UNDECIDABLE)
+def test_claims_that_can_say_nothing_are_rejected(kind, fields, words):
+    quantity = {} if kind in (Several, Trend) else {"quantity": "tokens_decoded"}
     with pytest.raises(ValidationError, match=words):
-        tokens(kind, **fields)
+        kind(**quantity | fields)
+
+
+def test_a_trend_needs_a_direction_for_each_step():
     with pytest.raises(ValidationError, match="3 quantities need 2"):
         Trend(quantities=["reward", "kl", "entropy"], cells=[A], expected=["falls"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Bound, {"cell": A, "expected": "above", "threshold": 0}),
+        (Bound, {"quantity": "mean:truncated", "cell": A, "expected": "below", "threshold": 1}),
+        (Bound, {"quantity": "kl_max", "cell": A, "expected": "above", "threshold": -1}),
+        (Bound, {"quantity": "sum:truncated", "cell": A, "expected": "above", "threshold": 30}),
+        (Compare, {"cell": A, "baseline": A, "over": "tokens_verified", "expected": "above", "threshold": -5}),
+        (Compare, {"quantity": "mean@1-2:kl", "over": "mean@3-4:kl", "cell": A, "baseline": A, **BELOW}),
+        (Compare, {"quantity": "accuracy:all", "cell": B, "baseline": A, "expected": "within", "threshold": 5}),
+        (Correlation, {"other": "tokens_decoded", "other_relative": "difference", "threshold": 0.5}),
+    ],
+)
+def test_claims_that_can_be_decided_are_read(kind, fields):
+    pairs = {"pairs": [(B, A), (C, A), (D, A)]} if kind is Correlation else {}
+    kind(**{"quantity": "tokens_decoded"} | pairs | fields)
+
+
+def test_the_names_of_one_quantity_have_one_value(runs):
+    for name, meaning in NAMED.items():
+        if "seconds" not in name or name.startswith("seconds:"):
+            continue
+        assert canonical(name) == canonical(meaning)
+        assert by_seed(runs, name, B) == by_seed(runs, meaning, B)
+    assert canonical("sum:rollout_seconds") == canonical("rollout_seconds")
+
+
+def test_values_are_within_the_bounds_of_their_quantity(runs):
+    for name in RUN_QUANTITIES:
+        low, high = bounds_of_run(name)
+        with suppress(KeyError):  # some records lack the column
+            for value in by_seed(runs, name, B).values():
+                assert math.isnan(value) or low <= value <= high, name
 
 
 # The paper's own tables
@@ -743,6 +849,13 @@ def test_a_printed_number_says_how_finely_it_is_rounded():
     assert Printed(number="2.31").limits == pytest.approx((2.31, 2.31, 0.005))
     assert Printed(number="129–161").limits == pytest.approx((129, 161, 0.5))
     assert Printed(number="1052.2", scale=1e6).limits == pytest.approx((1052.2e6, 1052.2e6, 0.05e6))
+    assert Printed(number="10–20", scale=-0.1).limits == pytest.approx((-2, -1, 0.05)), "a fall, printed as positive"
+    for wrong, words in (
+        ({"number": "20–10"}, "must rise"),
+        ({"number": "1", "quantity": "reward", "cell": A, "baseline": A}, "with itself"),
+    ):
+        with pytest.raises(ValidationError, match=words):
+            Printed(**wrong)
     with pytest.raises(ValidationError, match="both a quantity and a cell"):
         Printed(number="1", cell=A)
     with pytest.raises(ValidationError):

@@ -205,7 +205,7 @@ def test_relative_columns_are_those_that_a_table_has_at_a_preset():
             if not isinstance(table, TableWithoutRuns):
                 columns = expand(table, {}, spec, "paper").columns
                 speedups = [c.name for c in columns if c.relative or c.quantity.startswith("speedup:")]
-                assert table.relative_columns == speedups
+                assert list(table.relations) == speedups
 
 
 def test_a_panel_over_epochs_has_no_accuracy():

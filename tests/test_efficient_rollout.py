@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.claims.reported_claims import NOT_IN_TABLES, NOT_SUPPORTED, SUPPORTED, ReportedTables, check
-from redraft.analysis.claims.tests import cells_of
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.reported_tables import read_reported
 from redraft.analysis.tables.without_runs import make_decomposition
 from redraft.cli.selfspec import calibrate_preset
 from redraft.config import Experiments, TableWithoutRuns
+from redraft.config.claims import cells_of
 from redraft.config.quantities import ACCURACY
 from redraft.config.tables import DecodedModel
 from redraft.config.trainer import InProcessEngine

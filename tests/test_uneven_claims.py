@@ -133,14 +133,16 @@ def test_equal_work_is_that_of_one_seed_and_one_pair_that_differs_spoils_all(run
     assert not agreement.comparable
 
 
+EQUAL = "grpo-spec-l0"
+"""A cell that decodes as much as `PLAIN` in the reported table."""
 HEAD = "model,dataset,algorithm,method,lenience,step,gen_step,column,value\n"
 
 
 @pytest.fixture
 def tables(tmp_path):
-    """A reported table of two cells: 100 and 40 million tokens, 34 and 36 percent."""
+    """A reported table of three cells: 100, 40 and 100 million tokens, 34, 36 and 34 percent."""
     (tmp_path / "spec_rl/reported").mkdir(parents=True)
-    values = {("vanilla", ""): (100, 34), ("spec-rl", "e^0.5"): (40, 36)}
+    values = {("vanilla", ""): (100, 34), ("spec-rl", "e^0.5"): (40, 36), ("spec-rl", "1"): (100, 34)}
     lines = [
         f"qwen3-1.7b-base,deepmath-6k,grpo,{method},{lenience},90,,{column},{value}\n"
         for (method, lenience), row in values.items()
@@ -175,7 +177,7 @@ def test_a_reported_value_on_the_threshold_is_not_beyond_it(tables, expected, th
 
 
 BOTH = Pairs(
-    quantity="tokens_decoded", pairs=[(REUSE, PLAIN), (PLAIN, PLAIN)], relative="ratio", expected="below", threshold=2
+    quantity="tokens_decoded", pairs=[(REUSE, PLAIN), (EQUAL, PLAIN)], relative="ratio", expected="below", threshold=2
 )
 """Ratios of 0.4 and 1.0."""
 

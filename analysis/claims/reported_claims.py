@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from redraft.analysis.claims.tests import Comparison, cells_of, comparison_set
+from redraft.analysis.claims.tests import Comparison, comparison_set
 from redraft.analysis.data.reported_tables import ReportedTable, match_of, read_reported
 from redraft.analysis.data.statistics import PAIRINGS
 from redraft.config import Cell, Claim, Experiments, Printed, Reported
+from redraft.config.claims import cells_of
 from redraft.config.quantities import ACCURACY
 from redraft.config.reported import ReportedQuantity
 

@@ -26,6 +26,7 @@ from redraft.config import (
     Trend,
     Unmeasured,
 )
+from redraft.config.claims import cells_of
 
 FEWEST = 3
 """Cells or pairs of a claim about several that must have values; those without are named in the evidence."""
@@ -116,28 +117,6 @@ def comparison_set(test: Test, source: ValueSource) -> ComparisonSet:
             return _several(test, source)
         case Unmeasured():
             return ComparisonSet([], 0, 0, [])
-
-
-def cells_of(test: Test) -> list[str]:
-    """The cells that a test is about, each once, in the test's order."""
-    match test:
-        case Compare(cell=cell, baseline=baseline) | Fluctuation(cell=cell, baseline=baseline):
-            cells = [cell, baseline]
-        case Monotone(cells=several) | Range(cells=several) | Trend(cells=several):
-            cells = several
-        case Peak(cell=cell, others=others):
-            cells = [cell, *others]
-        case Bound(cell=cell):
-            cells = [cell]
-        case Pairs(pairs=pairs) | Correlation(pairs=pairs):
-            cells = [cell for pair in pairs for cell in pair]
-        case Extreme(pair=pair, others=pairs):
-            cells = [cell for each in (pair, *pairs) for cell in each]
-        case Several(tests=tests):
-            cells = [cell for each in tests for cell in cells_of(each)]
-        case Unmeasured():
-            cells = []
-    return list(dict.fromkeys(cells))
 
 
 def _all(parts: list[Comparison], absent: Sequence[str], summary: str = "") -> ComparisonSet:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
-from redraft.analysis.claims.tests import BySeed, Comparison, ComparisonSet, cells_of, comparison_set
+from redraft.analysis.claims.tests import BySeed, Comparison, ComparisonSet, comparison_set
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Family, estimate
 from redraft.analysis.data.timing import is_timed, timed_unevenly
 from redraft.config import Claim, Several, Test, Unmeasured
+from redraft.config.claims import cells_of
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
 

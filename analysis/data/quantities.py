@@ -18,7 +18,6 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.prompt_frames import in_bin, of_initial, of_prompts, quantities_of_bins
 from redraft.analysis.data.speculation import correlation, plain_positions, token_acceptance, token_acceptance_from
 from redraft.analysis.data.statistics import noise_floor
-from redraft.config.base import STEP_STAGES
 from redraft.config.decoding import BLOCK_STARTS
 from redraft.config.quantities import (
     ACCURACY,
@@ -28,7 +27,7 @@ from redraft.config.quantities import (
     FIRST_REACHED,
     FORMS,
     INITIAL_PASS_RATE,
-    SECONDS,
+    NAMED,
     WINDOW,
     fields,
 )
@@ -98,34 +97,15 @@ REDUCTIONS: dict[str, Callable[[str], Reduce]] = {
 `reuse_epochs` are all but the first, which has no drafts."""
 
 RUN_QUANTITIES: dict[str, Reduce] = {
-    "tokens_decoded": _sum("tokens_decoded"),
-    "tokens_verified": _sum("tokens_verified"),
-    "rollout_seconds": _sum("seconds.rollout"),
+    name: REDUCTIONS[reduction](column)
+    for name, (reduction, _, column) in ((name, meaning.partition(":")) for name, meaning in NAMED.items())
+} | {
     "generation_seconds": _sum("seconds.rollout", "seconds.verification", "seconds.assembly"),
-    "step_seconds": _sum("seconds.total"),
-    "prefix_length": _reuse_epochs("prefix_length"),
-    "prefix_share": _reuse_epochs("prefix_share"),
-    "full_reuse_ratio": _reuse_epochs("full_reuse_ratio"),
-    "token_age_epochs": _last_epoch("token_age_epochs"),
-    "reward": _last_epoch("reward"),
-    "fresh_reward": _last_epoch("fresh_reward"),
-    "entropy": _reuse_epochs("entropy"),
-    "kl": _reuse_epochs("kl"),
-    "fresh_kl": _reuse_epochs("fresh_kl"),
-    "kl_max": lambda steps: float(steps["kl"].max()),
-    "clip_fraction": _reuse_epochs("clip_fraction"),
-    "clip_fraction_max": lambda steps: float(steps["clip_fraction"].max()),
-    "distinct_1": _reuse_epochs("distinct_1"),
-    "self_bleu": _reuse_epochs("self_bleu"),
-    "self_bleu_within": _reuse_epochs("self_bleu_within"),
     "rouge_1_second_epoch": lambda steps: float(steps.loc[steps["epoch"] == 1, "rouge_1"].mean()),
-    "rouge_1_last_epoch": _last_epoch("rouge_1"),
     "hours": lambda steps: float(steps["seconds.total"].sum() / 3600),
     "generation_steps": lambda steps: float(len(steps)),
     "training_steps": lambda steps: float(steps["training_step"].max()),
     "rollouts_per_batch": lambda steps: float(steps["rollouts"].sum() / (steps["training_step"].max() or math.nan)),
-    "informative": _mean("informative"),
-    "response_length": _mean("response_length"),
     "reuse_share": _reuse_share,
     "from_half": lambda steps: float((steps["trained_reward"] - 0.5).abs().mean()),
     "first_reuse_step": lambda steps: float(steps.loc[steps["prefix_length"].notna(), "step"].min() + 1),
@@ -134,10 +114,7 @@ RUN_QUANTITIES: dict[str, Reduce] = {
         for column in ("prefix_length", "prefix_share")
         for which, part in enumerate(("early", "middle", "late"))
     },
-    "rollout_seconds_first_epoch": _first_epoch("seconds.rollout"),
-    "rollout_seconds_last_epoch": _last_epoch("seconds.rollout"),
-    "rollout_seconds_reuse_epochs": _reuse_epochs("seconds.rollout"),
-} | {f"{SECONDS}{stage}": _mean(f"seconds.{stage}") for stage in (*STEP_STAGES, "total")}
+}
 """Quantities of a run, for tables and claims. What concerns reuse leaves the first epoch out, which has no drafts.
 
 Seconds are sums over a run, except by stage and by epoch, where they are means of a step.

@@ -1,11 +1,13 @@
 """Configuration of claims: each has a quotation, a test on runs, and the numbers in the sentence."""
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from redraft.config.base import CellName, Config, distinct, invalid
-from redraft.config.quantities import PrintedQuantity, RunQuantity
+from redraft.config.quantities import PrintedQuantity, RunQuantity, bounds_of_run, canonical
 from redraft.config.tables import SignedScale
 
 Pair = tuple[CellName, CellName]
@@ -13,6 +15,52 @@ Pair = tuple[CellName, CellName]
 
 Relative = Literal["ratio", "difference"]
 """cell/baseline or cell-baseline, by seed."""
+
+KeyPath = tuple[str | int, ...]
+"""Path of a key below the validated model."""
+
+
+def _check_pairs(pairs: Sequence[Pair], quantity: str, over: str | None, at: Sequence[KeyPath]) -> None:
+    """Raise a ValueError if a pair compares a value with itself, or occurs twice; `at` has the path of each pair."""
+    same = canonical(quantity) == canonical(over or quantity)
+    for i, pair in enumerate(pairs):
+        if same and pair[0] == pair[1]:
+            raise invalid(f"{pair[0]} is compared with itself", "another cell, or another quantity in `over`", at[i])
+        if pair in pairs[:i]:
+            raise invalid(f"{pair[0]} and {pair[1]} are compared twice", "each pair once", at[i])
+
+
+def _check_cells(cells: Sequence[str], at: Sequence[KeyPath]) -> None:
+    """Raise a ValueError if a cell occurs twice, since it does not differ from itself; `at` has the path of each."""
+    for i, cell in enumerate(cells):
+        if cell in cells[:i]:
+            raise invalid(f"{cell} is compared with itself", "each cell once", at[i])
+
+
+def _check_side(expected: str, threshold: float, low: float, high: float, key: str = "threshold") -> None:
+    """Raise a ValueError for a threshold that no value, or every value, is beyond; values are from `low` to `high`."""
+    never = threshold >= high if expected == "above" else threshold <= low
+    always = threshold < low if expected == "above" else threshold > high
+    if never or always:
+        found = "can never hold" if never else "holds for every value"
+        raise invalid(f"{expected} {threshold:g} {found}", f"values are from {low:g} to {high:g}", (key,))
+
+
+def _check_relative(test: "Compare | Pairs") -> None:
+    """Raise a ValueError for a threshold that no relative value, or every one, is beyond."""
+    (low, high), (low_of_other, high_of_other) = map(bounds_of_run, (test.quantity, test.over or test.quantity))
+    is_ratio = test.relative == "ratio"
+    low, high = (0.0, math.inf) if is_ratio else (low - high_of_other, high - low_of_other)
+    farthest = 1.0 if is_ratio else max(-low, high)
+    if test.expected == "within":
+        if not 0 < test.threshold < farthest:
+            found = "holds for every value" if test.threshold > 0 else "can never hold"
+            allowed = f"above 0, below {farthest:g}" if math.isfinite(farthest) else "above 0"
+            raise invalid(f"within {test.threshold:g} {found}", allowed, ("threshold",))
+        return
+    if is_ratio and test.threshold <= 0:
+        raise invalid(f"a ratio is above 0, also above {test.threshold:g}", "above 0", ("threshold",))
+    _check_side(test.expected, test.threshold, low, high)
 
 
 class Compare(Config):
@@ -33,6 +81,12 @@ class Compare(Config):
     """Side of the threshold that the paper asserts; `within` is at most `threshold` from the neutral value (0 or 1)."""
     threshold: float
     """In the quantity's unit, or a ratio."""
+
+    @model_validator(mode="after")
+    def _decidable(self) -> "Compare":
+        _check_pairs([(self.cell, self.baseline)], self.quantity, self.over, [("baseline",)])
+        _check_relative(self)
+        return self
 
 
 class Pairs(Config):
@@ -64,6 +118,12 @@ class Pairs(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _decidable(self) -> "Pairs":
+        _check_pairs(self.pairs, self.quantity, self.over, [("pairs", i) for i in range(len(self.pairs))])
+        _check_relative(self)
+        return self
+
 
 class Monotone(Config):
     """A quantity rises or falls along a sequence of cells."""
@@ -75,6 +135,11 @@ class Monotone(Config):
     """In the order in which the quantity should rise or fall."""
     expected: Literal["rises", "falls"]
     """Direction along `cells`."""
+
+    @model_validator(mode="after")
+    def _decidable(self) -> "Monotone":
+        _check_cells(self.cells, [("cells", i) for i in range(len(self.cells))])
+        return self
 
 
 class Bound(Config):
@@ -89,6 +154,11 @@ class Bound(Config):
     """Side of the threshold."""
     threshold: float
     """In the quantity's unit."""
+
+    @model_validator(mode="after")
+    def _decidable(self) -> "Bound":
+        _check_side(self.expected, self.threshold, *bounds_of_run(self.quantity))
+        return self
 
 
 class Range(Config):
@@ -105,9 +175,12 @@ class Range(Config):
     """In the quantity's unit."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> "Range":
+    def _decidable(self) -> "Range":
         if self.low >= self.high:
             raise invalid(f"low ({self.low:g}) must be below high ({self.high:g})", at=("low",))
+        _check_side("above", self.low, *bounds_of_run(self.quantity), "low")
+        _check_side("below", self.high, *bounds_of_run(self.quantity), "high")
+        _check_cells(self.cells, [("cells", i) for i in range(len(self.cells))])
         return self
 
 
@@ -121,6 +194,11 @@ class Peak(Config):
     """The cell that should be highest."""
     others: list[CellName] = Field(min_length=1)
     """Cells it should exceed, each tested separately."""
+
+    @model_validator(mode="after")
+    def _decidable(self) -> "Peak":
+        _check_cells([self.cell, *self.others], [("cell",), *(("others", i) for i in range(len(self.others)))])
+        return self
 
 
 class Extreme(Config):
@@ -140,6 +218,12 @@ class Extreme(Config):
     expected: Literal["highest", "lowest"]
     """Kind of extreme."""
 
+    @model_validator(mode="after")
+    def _decidable(self) -> "Extreme":
+        at: list[KeyPath] = [("pair",), *(("others", i) for i in range(len(self.others)))]
+        _check_pairs([self.pair, *self.others], self.quantity, self.over, at)
+        return self
+
 
 class Correlation(Config):
     """Over several pairs of cells, two ratios (or differences) have a rank correlation beyond a threshold."""
@@ -157,8 +241,17 @@ class Correlation(Config):
     """The same for the other quantity, if it differs."""
     expected: Literal["above", "below"] = "above"
     """Side of the threshold."""
-    threshold: float = Field(ge=-1, le=1)
+    threshold: float
     """Threshold of Spearman's coefficient, which is computed in each seed."""
+
+    @model_validator(mode="after")
+    def _decidable(self) -> "Correlation":
+        _check_side(self.expected, self.threshold, -1.0, 1.0)
+        _check_pairs(self.pairs, self.quantity, None, [("pairs", i) for i in range(len(self.pairs))])
+        same = canonical(self.quantity) == canonical(self.other)
+        if same and self.other_relative in (None, self.relative):
+            raise invalid(f"{self.quantity} is correlated with itself", "another quantity", ("other",))
+        return self
 
 
 class Trend(Config):
@@ -179,6 +272,15 @@ class Trend(Config):
             raise invalid(f"{number} quantities need {number - 1} directions", at=("expected",))
         return self
 
+    @model_validator(mode="after")
+    def _decidable(self) -> "Trend":
+        names = list(map(canonical, self.quantities))
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise invalid(f"{self.quantities[i]} occurs twice", "each quantity once", ("quantities", i))
+        _check_cells(self.cells, [("cells", i) for i in range(len(self.cells))])
+        return self
+
 
 class Fluctuation(Config):
     """The largest fall between two successive evaluations of a run is larger in one cell than in another."""
@@ -190,6 +292,11 @@ class Fluctuation(Config):
     """The cell that should be less stable."""
     baseline: CellName
     """Cell to compare with."""
+
+    @model_validator(mode="after")
+    def _decidable(self) -> "Fluctuation":
+        _check_cells([self.cell, self.baseline], [("cell",), ("baseline",)])
+        return self
 
 
 class Several(Config):
@@ -204,7 +311,15 @@ class Several(Config):
     @model_validator(mode="after")
     def _countable(self) -> "Several":
         if self.at_least > len(self.tests) or any(test.expected == "within" for test in self.tests):
-            raise ValueError(f"at_least ({self.at_least}) counts tests above or below, at most {len(self.tests)}")
+            message = f"at_least ({self.at_least}) counts tests above or below, at most {len(self.tests)}"
+            raise invalid(message, at=("at_least",))
+        return self
+
+    @model_validator(mode="after")
+    def _decidable(self) -> "Several":
+        for i, test in enumerate(self.tests):
+            if test in self.tests[:i]:
+                raise invalid(f"{test.cell} and {test.baseline} are compared twice", "each test once", ("tests", i))
         return self
 
 
@@ -235,6 +350,28 @@ Test = Annotated[
 ]
 
 
+def cells_of(test: Test) -> list[str]:
+    """The cells that a test is about, each once, in the test's order."""
+    match test:
+        case Compare(cell=cell, baseline=baseline) | Fluctuation(cell=cell, baseline=baseline):
+            cells = [cell, baseline]
+        case Monotone(cells=several) | Range(cells=several) | Trend(cells=several):
+            cells = several
+        case Peak(cell=cell, others=others):
+            cells = [cell, *others]
+        case Bound(cell=cell):
+            cells = [cell]
+        case Pairs(pairs=pairs) | Correlation(pairs=pairs):
+            cells = [cell for pair in pairs for cell in pair]
+        case Extreme(pair=pair, others=pairs):
+            cells = [cell for each in (pair, *pairs) for cell in each]
+        case Several(tests=tests):
+            cells = [cell for each in tests for cell in cells_of(each)]
+        case Unmeasured():
+            cells = []
+    return list(dict.fromkeys(cells))
+
+
 class Printed(Config):
     """A number as printed in the quotation. It is compared with the paper's own tables, never with a run."""
 
@@ -260,6 +397,11 @@ class Printed(Config):
         if (self.quantity is None) != (self.cell is None) or (self.baseline and not self.cell):
             missing = "quantity" if self.quantity is None else "cell"
             raise invalid("a printed number needs both a quantity and a cell, or neither", at=(missing,))
+        if self.cell and self.cell == self.baseline:
+            raise invalid(f"{self.cell} is compared with itself", "another cell", ("baseline",))
+        first, _, last = self.number.partition("–")
+        if last and float(first) >= float(last):
+            raise invalid(f"the range {self.number} must rise", f"{last}–{first}", ("number",))
         return self
 
     @property
@@ -268,7 +410,8 @@ class Printed(Config):
         numbers = self.number.split("–")
         decimals = max(len(number.partition(".")[2]) for number in numbers)
         tolerance = 0.5 * 10**-decimals if self.tolerance is None else self.tolerance
-        return float(numbers[0]) * self.scale, float(numbers[-1]) * self.scale, tolerance * abs(self.scale)
+        low, high = sorted(float(number) * self.scale for number in (numbers[0], numbers[-1]))
+        return low, high, tolerance * abs(self.scale)
 
 
 class Claim(Config):

@@ -15,7 +15,7 @@ from redraft.config.base import (
     distinct,
     invalid,
 )
-from redraft.config.quantities import check_panel
+from redraft.config.quantities import RATES, check_panel
 from redraft.config.tables import Scale
 
 Axis = Literal["step", "epoch", "hours", "tokens", "updates", "cell", "bins", "surface", "roofline"]
@@ -212,6 +212,8 @@ class Figure(Numbered):
                 raise invalid(f"{field} is for {AXIS_WORDS.get(axes, axes[0])}, not for x: {x}", at=(*at, field))
         if x == "bins" and (not panel.by or len(panel.bins) < 2):
             raise invalid("a panel over bins needs `by` and at least two edges (bins)", at=at)
+        if panel.by in RATES and (panel.bins[0] < 0 or panel.bins[-1] > 1):
+            raise invalid(f"no prompt has a {panel.by} below 0 or above 1", "edges from 0 to 1", (*at, "bins"))
         if panel.epochs == "initial" and (panel.quantity, panel.by) != ("share", "pass_rate"):
             raise invalid("epochs: initial needs quantity: share and by: pass_rate", at=(*at, "epochs"))
         if x == "surface" and not panel.published and len(panel.axes) != 2:

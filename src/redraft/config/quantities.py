@@ -4,6 +4,7 @@
 so that a misspelled one is reported before anything is trained.
 """
 
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -75,17 +76,47 @@ DERIVED = (
     *(f"token_acceptance_from.{start}" for start in BLOCK_STARTS),
 )
 """Quantities of a step that are computed from several fields."""
+REUSE_EPOCHS = (
+    *("prefix_length", "prefix_share", "full_reuse_ratio", "entropy", "kl", "fresh_kl", "clip_fraction"),
+    *("distinct_1", "self_bleu", "self_bleu_within"),
+)
+"""Quantities of a step whose name means, for a run, the mean without the first epoch, which has no drafts."""
+NAMED = {
+    **{name: f"sum:{name}" for name in ("tokens_decoded", "tokens_verified")},
+    **{"rollout_seconds": "sum:seconds.rollout", "step_seconds": "sum:seconds.total"},
+    **{name: f"reuse_epochs:{name}" for name in REUSE_EPOCHS},
+    **{name: f"last_epoch:{name}" for name in ("token_age_epochs", "reward", "fresh_reward")},
+    **{name: f"mean:{name}" for name in ("informative", "response_length")},
+    **{"kl_max": "max:kl", "clip_fraction_max": "max:clip_fraction", "rouge_1_last_epoch": "last_epoch:rouge_1"},
+    **{f"rollout_seconds_{part}": f"{part}:seconds.rollout" for part in ("first_epoch", "last_epoch", "reuse_epochs")},
+    **{f"{SECONDS}{stage}": f"mean:seconds.{stage}" for stage in (*STEP_STAGES, "total")},
+}
+"""Name of a quantity of a run to the reduction and the quantity of a step that it means."""
 RUN_QUANTITIES = (
-    *("tokens_decoded", "tokens_verified", "rollout_seconds", "generation_seconds", "step_seconds", "prefix_length"),
-    *("prefix_share", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "entropy", "kl", "fresh_kl"),
-    *("kl_max", "clip_fraction", "clip_fraction_max", "distinct_1", "self_bleu", "self_bleu_within"),
-    *("rouge_1_second_epoch", "rouge_1_last_epoch", "hours", "generation_steps", "training_steps"),
-    *("rollouts_per_batch", "informative", "response_length", "reuse_share", "from_half", "first_reuse_step"),
+    *NAMED,
+    *("generation_seconds", "rouge_1_second_epoch", "hours", "generation_steps", "training_steps"),
+    *("rollouts_per_batch", "reuse_share", "from_half", "first_reuse_step"),
     *(f"{of}_{part}" for of in ("prefix_length", "prefix_share") for part in ("early", "middle", "late")),
-    *(f"rollout_seconds_{of}" for of in ("first_epoch", "last_epoch", "reuse_epochs")),
-    *(f"{SECONDS}{stage}" for stage in (*STEP_STAGES, "total")),
 )
 """Quantities of a run with a name of their own."""
+SHARES = (
+    *("updated", "truncated", "prefix_share", "full_reuse_ratio", "tail_share", "reward", "fresh_reward"),
+    *("informative", "without_correct", "replayed", "trained_reward", "clip_fraction", "effective_samples"),
+    *("acceptance", "speculated_passes", *(f"kept_at.{place}" for place in range(1, LONGEST_DRAFT + 1))),
+    *("distinct_1", "distinct_2", "self_bleu", "self_bleu_within", "distinct_within", "trajectories_share"),
+    *("rouge_1_recall", "rouge_1_precision", "rouge_1", "without_correct_after_reuse", "all_correct"),
+    *("token_acceptance", "plain_positions", *(f"token_acceptance_from.{start}" for start in BLOCK_STARTS)),
+)
+"""Quantities of a step between 0 and 1."""
+RUN_SHARES = ("rouge_1_second_epoch", "reuse_share", *(f"prefix_share_{part}" for part in ("early", "middle", "late")))
+"""Quantities of a run between 0 and 1 that are not in `NAMED`."""
+SIGNED = ("drift", "kl", "fresh_kl", "critic_loss", "log_prob_gap", "log_prob_gap_max")
+"""Quantities of a step that may be negative, at least as estimates. All others are not."""
+RATES = ("pass_rate", "pass_rate_so_far", "pass_rate_before", INITIAL_PASS_RATE, SHARE)
+"""Quantities of a prompt, or of a bin, between 0 and 1."""
+Bounds = tuple[float, float]
+"""Smallest and largest possible value."""
+POSITIVE, UNIT, PERCENT = (0.0, math.inf), (0.0, 1.0), (0.0, 100.0)
 FORMS = (
     f"{ACCURACY}<benchmark, role or all>",
     *(f"{name}:<quantity of a step>" for name in REDUCTIONS),
@@ -116,6 +147,41 @@ def similar(name: str, known: Iterable[str], forms: Sequence[str] = ()) -> str:
     names = list(known)
     close = near(name, names)
     return ", ".join(close if len(close) < len(names) else [*sorted(names), *forms])
+
+
+def bounds_of_step(quantity: str) -> Bounds:
+    """Smallest and largest possible value of a quantity of a step."""
+    if quantity in SIGNED:
+        return -math.inf, math.inf
+    return UNIT if quantity in SHARES else POSITIVE
+
+
+def bounds_of_run(quantity: str) -> Bounds:
+    """Smallest and largest possible value of a valid quantity of a run."""
+    quantity = NAMED.get(quantity, quantity)
+    name, _, rest = quantity.partition(":")
+    if quantity in RUN_QUANTITIES:
+        return UNIT if quantity in RUN_SHARES else (0.0, 0.5) if quantity == "from_half" else POSITIVE
+    if quantity.startswith((ACCURACY, AT_EQUAL)):
+        return PERCENT
+    if f"{name}:" == CORRELATION:
+        return -1.0, 1.0
+    if binned := BIN.fullmatch(quantity):
+        return UNIT if binned[4] in RATES else POSITIVE
+    if f"{name}:" in FIRST_REACHED:
+        return POSITIVE
+    low, high = bounds_of_step(rest)
+    return low, math.inf if name.startswith("sum") else high
+
+
+def canonical(quantity: str) -> str:
+    """One of the spellings of a valid quantity of a run that mean the same number."""
+    name, _, rest = NAMED.get(quantity, quantity).partition(":")
+    if f"{name}:" == ACCURACY:
+        return ACCURACY + "+".join(sorted(set(rest.split("+"))))
+    if window := WINDOW.fullmatch(name):
+        name = f"{window[1]}@{int(window[2])}-{int(window[3])}"
+    return f"{name}:{'seconds.rollout' if rest == 'rollout_seconds' else rest}"
 
 
 def check_accuracy(quantity: str, benchmarks: Collection[str] = ()) -> None:
@@ -159,8 +225,11 @@ def check_run(quantity: str, benchmarks: Collection[str] = (), cells: Collection
     elif f"{name}:" == AT_EQUAL:
         _check_at_equal(rest, benchmarks, cells)
     elif f"{name}:" == CORRELATION:
-        for part in _parts(quantity, rest, 2):
-            check_step(part)
+        one, other = _parts(quantity, rest, 2)
+        check_step(one)
+        check_step(other)
+        if one == other:
+            raise invalid(f"{one} is correlated with itself", "another quantity of a step")
     elif name.startswith("bin@"):
         _check_bin(quantity)
     elif "@" in name:
@@ -193,6 +262,15 @@ def _check_first_reached(quantity: str, benchmarks: Collection[str]) -> None:
         check_accuracy(measured, benchmarks)
     else:
         check_step(measured)
+    check_reachable(float(value), measured)
+
+
+def check_reachable(value: float, quantity: str, at: tuple[str | int, ...] = ()) -> None:
+    """Raise a ValueError unless an accuracy, or a quantity of a step, may be below a value and may reach it."""
+    low, high = PERCENT if quantity.startswith(ACCURACY) else bounds_of_step(quantity)
+    if not low < value <= high:
+        reached = "is never reached" if value > high else "is reached before the first step"
+        raise invalid(f"the value {value:g} of {quantity} {reached}", f"above {low:g}, at most {high:g}", at)
 
 
 def _check_at_equal(rest: str, benchmarks: Collection[str], cells: Collection[str]) -> None:
@@ -212,6 +290,8 @@ def _check_bin(quantity: str) -> None:
     low, high, by, of = match.groups()
     if float(low) >= float(high):
         raise invalid(f"the lower edge ({low}) must be below the upper edge ({high})", "bin@<low>-<high>:…")
+    if by in RATES and float(high) > 1:
+        raise invalid(f"no prompt has a {by} above 1 ({low} to {high})", "edges from 0 to 1")
     if by == INITIAL_PASS_RATE:
         if of not in (SHARE, by):
             raise invalid("prompts of the initial policy have no such quantity", f"{SHARE}, {by}")

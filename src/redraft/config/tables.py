@@ -29,6 +29,7 @@ from redraft.config.quantities import (
     ColumnQuantity,
     StepQuantity,
     TargetQuantity,
+    check_reachable,
     similar,
 )
 
@@ -164,6 +165,10 @@ class TableOfCells(AnyTable):
             raise invalid(f"judged_by ({column.judged_by}) must be a column", allowed, (*at, "judged_by"))
         if bool(column.judged_by) != bool(column.judged_because):
             raise invalid(f"judged_by and judged_because ({column.name}) must be given together", at=at)
+        if any(each.judged_by for each in self.columns if each.name == column.judged_by):
+            allowed = ", ".join(each.name for each in self.columns if not each.judged_by)
+            message = f"judged_by ({column.judged_by}) must be a column with a verdict of its own"
+            raise invalid(message, allowed, (*at, "judged_by"))
         if column.quantity == EACH and column.relative:
             raise invalid(
                 f"{EACH} ({column.name}) is one absolute column per benchmark; use accuracy:all, their mean",
@@ -174,9 +179,10 @@ class TableOfCells(AnyTable):
         _check_groups(column.in_groups, [row.group for row in self.rows], (*at, "in_groups"))
 
     @property
-    def relative_columns(self) -> list[str]:
-        """Names of all columns with a relation to the baseline, also those that the kind of the table adds."""
-        return [column.name for column in self.columns if column.relative or column.quantity.startswith(SPEEDUP)]
+    def relations(self) -> dict[str, str]:
+        """Relation to the baseline by name of column, also of columns that the kind of the table adds."""
+        relations = {c.name: "speedup" if c.quantity.startswith(SPEEDUP) else c.relative for c in self.columns}
+        return {name: relation for name, relation in relations.items() if relation}
 
 
 class CellTable(TableOfCells):
@@ -207,9 +213,9 @@ class StageTable(TableOfCells):
     """Kind of speedup (docs/metrics.md) to the column's title."""
 
     @property
-    def relative_columns(self) -> list[str]:
+    def relations(self) -> dict[str, str]:
         """Also a column for each kind of speedup."""
-        return [*super().relative_columns, *(f"speedup_{kind}" for kind in self.speedups)]
+        return super().relations | {f"speedup_{kind}": "speedup" for kind in self.speedups}
 
     @model_validator(mode="after")
     def _known_stages(self) -> "StageTable":
@@ -251,6 +257,13 @@ class RunTarget(Target):
     quantity: TargetQuantity
     """An accuracy of the evaluated policies, or a quantity of a step."""
 
+    @model_validator(mode="after")
+    def _reachable(self) -> "RunTarget":
+        check_reachable(self.at_least, self.quantity, ("at_least",))
+        for group, value in self.in_groups.items():
+            check_reachable(value, self.quantity, ("in_groups", group))
+        return self
+
 
 class TargetTable(TableOfCells):
     """First hour or step at which each target is reached, † if never, and the speedup over the baseline in brackets."""
@@ -268,10 +281,10 @@ class TargetTable(TableOfCells):
     """Decimals of hours and speedups."""
 
     @property
-    def relative_columns(self) -> list[str]:
+    def relations(self) -> dict[str, str]:
         """Also the speedups to each target, and their mean."""
-        speedups = [f"{target.name}_speedup" for target in self.targets]
-        return [*super().relative_columns, *speedups, *([AVERAGE] if self.average else [])]
+        speedups = [f"{target.name}_speedup" for target in self.targets] + [AVERAGE] * self.average
+        return super().relations | dict.fromkeys(speedups, "speedup")
 
     @model_validator(mode="after")
     def _distinct_targets(self) -> "TargetTable":
@@ -327,9 +340,9 @@ class BudgetTable(TableOfCells):
         return self
 
     @property
-    def relative_columns(self) -> list[str]:
+    def relations(self) -> dict[str, str]:
         """Also the differences of accuracies at each budget."""
-        return [*super().relative_columns, *(f"{budget.name}_difference" for budget in self.budgets)]
+        return super().relations | {f"{budget.name}_difference": "difference" for budget in self.budgets}
 
 
 def _check_targets(targets: Sequence[Target], groups: Iterable[str], at: tuple[str | int, ...]) -> None:
@@ -483,6 +496,10 @@ RunTable = CellTable | StepTable | StageTable | TargetTable | BudgetTable
 Table = Annotated[RunTable | PublishedTable | DecompositionTable, Field(discriminator="kind")]
 
 
+FORMS = {"percent fewer": ("ratio",), "times": ("ratio", "speedup"), "points": ("difference",)}
+"""Form of a headline to the relations of columns that it can show."""
+
+
 class Headline(Config):
     """Value of a table on the report's first screen."""
 
@@ -523,8 +540,16 @@ class TableFile(Config):
             if not isinstance(table, TableOfCells):
                 with_runs = [str(number) for number, each in tables.items() if isinstance(each, TableOfCells)]
                 raise invalid(f"there is no table {headline.table} of cells", ", ".join(with_runs), (*at, "table"))
-            for field, known in (("cell", [row.cell for row in table.rows]), ("column", table.relative_columns)):
+            rows = [row for row in table.rows if row.at == "start" or row.cell != (row.baseline or table.baseline)]
+            compared = [row.cell for row in rows]
+            for field, kind, known in (
+                ("cell", "row that compares", compared),
+                ("column", "relative column", list(table.relations)),
+            ):
                 if (name := getattr(headline, field)) not in known:
-                    kind = "row" if field == "cell" else "relative column"
                     raise invalid(f"table {headline.table} has no {kind} {name}", similar(name, known), (*at, field))
+            if (relation := table.relations[headline.column]) not in FORMS[headline.form]:
+                allowed = ", ".join(form for form, relations in FORMS.items() if relation in relations)
+                message = f"{headline.column} is a {relation}, which {headline.form} cannot show"
+                raise invalid(message, allowed, (*at, "form"))
         return self

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field
 from redraft.config import Cell, Data, Experiments, Preset, own
 from redraft.config.base import Config
 from redraft.config.read import parse
+from redraft.config.windows import check_windows
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.ops.workflow import freeze
@@ -341,5 +342,6 @@ def check_paper(experiments: Experiments, preset: Preset, paper: str) -> None:
             experiments.seeds(cell, preset)
     for part in (experiments.tables, experiments.figures, experiments.claims, experiments.reported):
         part(paper)
+    check_windows(experiments, preset, paper)
     experiments.observed_cell(paper)
     check_published(experiments, paper)
