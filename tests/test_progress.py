@@ -457,3 +457,8 @@ def test_a_line_is_written_in_one_call_so_that_no_other_thread_writes_into_it(ha
     monkeypatch.setattr(plugin.sys, "stderr", SimpleNamespace(write=writes.append, flush=lambda: None))
     handler("2 jobs will never start", level=logging.WARNING)
     assert writes == ["2 jobs will never start\n"]
+
+
+def test_a_very_long_line_of_a_dry_run_is_cut():
+    assert plugin.shortened("x" * plugin.LONGEST_LINE) == "x" * plugin.LONGEST_LINE
+    assert plugin.shortened("x" * 5000) == "x" * plugin.LONGEST_LINE + " … (3,000 more characters)"

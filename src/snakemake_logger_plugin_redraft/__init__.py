@@ -27,6 +27,8 @@ SILENT = {
 }
 AGGREGATES = {"all", "reproduction", "extras", "timing", "laboratory"}
 """Rules that only collect files; they are not shown."""
+LONGEST_LINE = 2000
+"""Characters of a line of a dry run; a job of a large campaign has ten thousands of inputs."""
 END_OF_DRY_RUN = "This was a dry-run"
 """Start of Snakemake's last line of a dry run."""
 
@@ -55,6 +57,12 @@ def time_left_text(rest: TimeLeft) -> str:
     jobs = "1 job without a known time" if count == 1 else f"{count} jobs without a known time"
     known = f"at least {duration(rest.seconds)} left, not counting {jobs}"
     return known if rest.seconds >= 1 else f"time left unknown: {jobs}"
+
+
+def shortened(line: str) -> str:
+    """A line without what exceeds `LONGEST_LINE`."""
+    left_out = len(line) - LONGEST_LINE
+    return f"{line[:LONGEST_LINE]} … ({left_out:,} more characters)" if left_out > 0 else line
 
 
 class Progress:
@@ -169,6 +177,8 @@ class LogHandler(LogHandlerBase):
         if self.common_settings.dryrun or event not in shown:
             chatter = event is None and record.levelno <= logging.INFO and not hasattr(record, "always_shown")
             text = self.format(record).strip()
+            if self.common_settings.dryrun:
+                text = "\n".join(shortened(line) for line in text.splitlines())
             if text and (not chatter or self.common_settings.dryrun or text.startswith("Nothing to be done")):
                 self._write(text)
             if text.startswith(END_OF_DRY_RUN) and self._summarise:

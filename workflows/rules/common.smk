@@ -15,6 +15,7 @@ from redraft.ops.workflow import dry_run, job_times
 from redraft.ops.workflow.code_hash import code_of
 from redraft.ops.workflow.plan import Call, CampaignPlan, problem_files
 from redraft.ops.workflow.rule_inputs import STAGES, Declarations, RuleInputs
+from redraft.ops.workflow.scale import inspect_functions_once, list_examples
 from redraft.ops.workflow.supply import count_devices, lift_rate_limit, limit_local_jobs
 
 
@@ -77,6 +78,8 @@ def cost_of_training(runs):
 
 if workflow.is_main_process:
     checked(require_writable)(Path("results"))
+    inspect_functions_once()
+    list_examples(workflow)
     dry_run.announce(workflow, PRESET, sys.argv, cost_of_training)
 
 

@@ -11,6 +11,7 @@ from redraft.cli.terminal import filled
 from redraft.config import Preset
 from redraft.ops.workflow import pace
 from redraft.ops.workflow.job_times import durations, job_graph
+from redraft.ops.workflow.scale import EXAMPLES, LISTED_IN_FULL
 from redraft.ops.workflow.time_left import TimeLeft, estimate_time_left
 
 DRY = ("-n", "--dry-run", "--dryrun")
@@ -48,6 +49,8 @@ def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Call
                 f"{preset.engine.dtype} takes {ratio:.1f} times as long as float32 on this processor; "
                 "set engine.dtype of the preset to change it (docs/real-model.md)"
             )
+        if len(graph.jobs) > LISTED_IN_FULL and not workflow.output_settings.printshellcmds:
+            times.append(f"{EXAMPLES} jobs of each rule are listed above; -p lists all, with their commands")
         return summary(Counter(job.rule for job in graph.jobs.values() if job.rule), runs, times, arguments)
 
     for handler in workflow.logger_manager.get_log_handlers():

@@ -194,11 +194,16 @@ class CampaignPlan:
         if misfit := experiments.misfit(cell_id, preset.name):
             return misfit
         run = experiments.run(cell_id, preset.seeds[0], preset.name)
-        default = [cell.id for cell in experiments.cells(run.paper, experiments.default_grids(preset, run.paper))]
         missing = [file for file in problem_files(run.data) if not Path(file).exists()]
-        if run.unsupported or cell_id in default or not missing:
+        if run.unsupported or not missing or cell_id in self._default_cells(run.paper):
             return run.unsupported
         return f"{missing[0]} does not exist"
+
+    @cache  # noqa: B019
+    def _default_cells(self, paper: str) -> set[str]:
+        """Cells of the preset's default grids of a paper."""
+        experiments = self.experiments
+        return {cell.id for cell in experiments.cells(paper, experiments.default_grids(self.preset, paper))}
 
     def wanted_cells(self, paper: str) -> list[Cell]:
         """Cells that a paper's tables wait for: the target's cells that can be trained here."""
