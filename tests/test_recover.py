@@ -25,7 +25,7 @@ SNAKEFILE = "rule all:\n    output: 'x.txt'\n    shell: 'sleep 600'\n"
 @pytest.fixture
 def campaign(tmp_path, monkeypatch):
     """A folder with a workflow and a run, where there is no Slurm."""
-    monkeypatch.setattr(slurm, "jobs_of", lambda folder: [])
+    monkeypatch.setattr(slurm, "jobs_of", lambda folder: {})
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "results" / "run").mkdir(parents=True)
     return tmp_path
@@ -197,7 +197,7 @@ exit 0
 
 @pytest.fixture
 def queue(campaign, monkeypatch):
-    """A queue of Slurm's as a file: job and working directory a line."""
+    """A queue of Slurm's as a file: job, state, name and working directory a line."""
     monkeypatch.undo()
     file, bin_folder = campaign / "queue", campaign / "bin"
     bin_folder.mkdir()
@@ -206,16 +206,20 @@ def queue(campaign, monkeypatch):
     for program in bin_folder.iterdir():
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
-    file.write_text(f"7|{campaign}\n8|/elsewhere\n")
+    name = "50aa64e8-0d6c-4f1e-9a3b-2f7d1c5e8b90"
+    file.write_text(
+        f"7|RUNNING|{name}|{campaign}\n8|RUNNING|{name}|/elsewhere\n9|PENDING|nightly_{name}|{campaign}\n"
+        f"10|RUNNING|interactive|{campaign}\n"
+    )
     return file
 
 
 def test_jobs_of_this_folder_are_named_and_cancelled_only_when_asked(queue, campaign, results):
     said = recover(results, campaign)
-    assert said[0] == "Slurm job 7 is in the queue; --cancel cancels it"
-    assert len(queue.read_text().splitlines()) == 2
-    assert recover(results, campaign, cancel=True) == ["cancelled Slurm jobs 7"]
-    assert queue.read_text() == "8|/elsewhere\n"
+    assert said[:2] == [f"Slurm job {job} is in the queue; --cancel cancels it" for job in (7, 9)]
+    assert len(queue.read_text().splitlines()) == 4
+    assert recover(results, campaign, cancel=True) == ["cancelled Slurm jobs 7, 9"]
+    assert [line.split("|")[0] for line in queue.read_text().splitlines()] == ["8", "10"]
 
 
 def test_without_an_answer_of_slurms_nothing_is_done(queue, campaign, results):

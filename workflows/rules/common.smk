@@ -13,6 +13,7 @@ from redraft.ops.slurm.feasibility import check_requests
 from redraft.ops.slurm.waiting import watch_queue
 from redraft.ops.workflow import dry_run, job_times
 from redraft.ops.workflow.code_hash import code_of
+from redraft.ops.workflow.other_owners import check_before_lock, check_no_other_owner
 from redraft.ops.workflow.plan import Call, CampaignPlan, problem_files
 from redraft.ops.workflow.rule_inputs import STAGES, Declarations, RuleInputs
 from redraft.ops.workflow.scale import inspect_functions_once, list_examples
@@ -78,6 +79,7 @@ def cost_of_training(runs):
 
 if workflow.is_main_process:
     checked(require_writable)(Path("results"))
+    check_before_lock(workflow, checked(check_no_other_owner))
     inspect_functions_once()
     list_examples(workflow)
     dry_run.announce(workflow, PRESET, sys.argv, cost_of_training)

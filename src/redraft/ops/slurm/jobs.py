@@ -19,6 +19,8 @@ CANCEL_SECONDS = 60
 """Longest wait for the queue of a user, and for the end of cancelled jobs."""
 UNCONFIGURED = "Could not establish a configuration source"
 """Error of Slurm's commands where they are installed but no cluster is configured."""
+PLUGIN_NAME = re.compile(r"(^|_)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+"""Names that the plugin gives to its jobs: the identifier of its call, after a prefix if the user has set one."""
 FAILED = "FAILED"
 END_STATES = frozenset({"PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL", "SPECIAL_EXIT"})
 """States of ended jobs that Snakemake's Slurm plugin does not recognise."""
@@ -57,23 +59,28 @@ def cluster_name() -> str | None:
     return match[1] if match else None
 
 
-def jobs_of(folder: Path) -> list[str]:
-    """Numbers of this user's other jobs with this working directory; empty without Slurm.
+def jobs_of(folder: Path) -> dict[str, str]:
+    """State by number of this user's other jobs that Snakemake submitted from a folder; empty without Slurm.
 
     Raises:
         UserError: if Slurm does not answer.
     """
     if not shutil.which("squeue"):
-        return []
-    queue = ("squeue", "--noheader", "--user", str(os.getuid()), "--format=%i|%Z")
+        return {}
+    queue = ("squeue", "--noheader", "--user", str(os.getuid()), "--format=%i|%T|%j|%Z")
     answer = _answer(*queue, seconds=CANCEL_SECONDS)
     if answer is not None and UNCONFIGURED in answer.stderr:
-        return []
+        return {}
     if answer is None or answer.returncode:
         message = answer.stderr.strip() if answer else None
         raise UserError("Slurm does not answer", key="squeue", value=message, hint="try again when it does")
-    lines = [line.partition("|") for line in answer.stdout.splitlines()]
-    return [job for job, _, where in lines if Path(where).resolve() == folder and job != os.environ.get("SLURM_JOB_ID")]
+    rows = [line.split("|", 3) for line in answer.stdout.splitlines() if line.count("|") >= 3]
+    own = os.environ.get("SLURM_JOB_ID")
+    return {
+        job: state
+        for job, state, name, where in rows
+        if job != own and PLUGIN_NAME.search(name) and Path(where).resolve() == folder
+    }
 
 
 def cancel(jobs: Sequence[str]) -> None:

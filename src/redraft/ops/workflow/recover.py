@@ -18,6 +18,8 @@ from redraft.ops.locking.lease import acquire
 from redraft.ops.locking.owner import EXPIRED_SECONDS
 from redraft.ops.slurm import jobs as slurm
 
+SHOWN_JOBS = 10
+"""Largest number of Slurm jobs that are listed."""
 JOB_MODES = {("--mode", "remote"), ("--mode", "subprocess")}
 """Options of a Snakemake process that runs one job for another Snakemake, as in a Slurm job on this machine."""
 
@@ -67,7 +69,9 @@ def recover(results: Path, folder: Path | None = None, *, cancel: bool = False) 
         lines.append(f"cancelled Slurm jobs {', '.join(running.jobs)}")
         running = find_running(folder)
     lines += [f"process {pid} runs without a workflow: {command_of(pid)}" for pid in running.stages]
-    lines += [f"Slurm job {job} is in the queue; --cancel cancels it" for job in running.jobs]
+    lines += [f"Slurm job {job} is in the queue; --cancel cancels it" for job in running.jobs[:SHOWN_JOBS]]
+    if more := len(running.jobs[SHOWN_JOBS:]):
+        lines.append(f"{more} more Slurm jobs of this folder are in the queue; --cancel cancels all")
     # The lease of each run decides about its files, so runs are safe to clean while other processes live.
     lines += [line for run in run_folders(results) for line in clean_run(run)]
     if running.stages or running.jobs:
