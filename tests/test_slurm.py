@@ -167,12 +167,16 @@ def test_snakemake_may_be_interrupted_killed_and_terminated_and_memory_may_run_o
     orphans = disturbed.halted(5)
     os.killpg(process.pid, signal.SIGKILL)
     end(process)
-    assert disturbed.call("--unlock")[0] == 0
     before = {cell: disturbed.records(cell) for cell in CELLS}
-    disturbed.site(**SITE | {"partition": "wide"})  # where there are GPUs that the two still running do not hold
-    code, text = disturbed.call("--retries", "0", "--", *targets)
-    assert code != 0
-    assert "another process works in this folder" in text, text
+    for unlocked in (False, True):
+        if unlocked:
+            assert disturbed.call("--unlock")[0] == 0
+        code, text = disturbed.call("--retries", "0", "--", *targets)
+        assert code != 0
+        assert "jobs of an earlier call are still in Slurm's queue" in text, text
+        assert "redraft recover --cancel" in text
+        assert "--unlock" not in text
+    assert len(cluster.jobs("running", "pending", "completing")) == len(orphans), "nothing was submitted"
     assert before == {cell: disturbed.records(cell) for cell in CELLS}
     assert all(Path(f"/proc/{orphan}").exists() for orphan in orphans.values())
     cluster.cancel_all()
