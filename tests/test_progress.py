@@ -461,4 +461,5 @@ def test_a_line_is_written_in_one_call_so_that_no_other_thread_writes_into_it(ha
 
 def test_a_very_long_line_of_a_dry_run_is_cut():
     assert plugin.shortened("x" * plugin.LONGEST_LINE) == "x" * plugin.LONGEST_LINE
-    assert plugin.shortened("x" * 5000) == "x" * plugin.LONGEST_LINE + " … (3,000 more characters)"
+    longer = "x" * (plugin.LONGEST_LINE + 3000)
+    assert plugin.shortened(longer) == "x" * plugin.LONGEST_LINE + " … (3,000 more characters)"

@@ -27,7 +27,7 @@ SILENT = {
 }
 AGGREGATES = {"all", "reproduction", "extras", "timing", "laboratory"}
 """Rules that only collect files; they are not shown."""
-LONGEST_LINE = 2000
+LONGEST_LINE = 50_000
 """Characters of a line of a dry run; a job of a large campaign has ten thousands of inputs."""
 END_OF_DRY_RUN = "This was a dry-run"
 """Start of Snakemake's last line of a dry run."""
