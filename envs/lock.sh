@@ -22,7 +22,7 @@ compile() { # requirements, python version, output, further options
     output=$3
     shift 3
     "$tool/venv/bin/uv" pip compile "$requirements" \
-        --python-version "$version" --python-platform "x86_64-manylinux_$glibc" --no-annotate --no-header --quiet \
+        --python-version "$version" --python-platform x86_64-manylinux_2_31 --no-annotate --no-header --quiet \
         --output-file "$output" "$@"
 }
 
@@ -58,14 +58,10 @@ lock_cpu() {
 }
 
 for environment in ${*:-$all}; do
-    glibc=2_28
     case $environment in
         cpu) lock_cpu ;;
         gpu) lock_with_hashes gpu gpu/requirements.in ;;
-        gpu-cuda12)
-            glibc=2_31 # of the wheel of its vLLM
-            lock_with_hashes gpu-cuda12 gpu/requirements.in --overrides gpu-cuda12/overrides.txt
-            ;;
+        gpu-cuda12) lock_with_hashes gpu-cuda12 gpu/requirements.in --overrides gpu-cuda12/overrides.txt ;;
         # Same PyTorch as cpu, so cpu/cuda.lock fits too.
         lighteval) lock lighteval lighteval/requirements.in --excludes cpu/excludes.txt --excludes cpu/excludes-cuda.txt ;;
     esac

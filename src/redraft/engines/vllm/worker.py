@@ -16,6 +16,7 @@ their rows are NaN.
 Ranks are not counted, which would take another pass over the vocabulary: the token's own is `prompt_logprobs + 1`.
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,9 @@ class ScoringRunner(ModelRunner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.sampler = PolicySampler(self.model_config.logprobs_mode, self.model_config.use_fp64_gumbel)
+        # As vLLM does: the sampler's parameters, which differ by version, are named like settings of the model.
+        names = inspect.signature(Sampler).parameters
+        self.sampler = PolicySampler(**{name: getattr(self.model_config, name) for name in names})
         self._answers: dict[str, LogprobsTensors] = {}
 
     def _get_prompt_logprobs_dict(
@@ -162,7 +165,7 @@ class ScoringWorker(Worker):
         super().init_device()
         if not isinstance(self.model_runner, ModelRunner):
             raise RuntimeError("scoring drafts needs vLLM's first model runner: set VLLM_USE_V2_MODEL_RUNNER=0")
-        self.model_runner = ScoringRunner(self.vllm_config, self.device)
+        self.model_runner = ScoringRunner(self.vllm_config, self.model_runner.device)
 
     def seed_sampling(self, seed: int) -> None:
         """Seed the random numbers of requests without a seed; all workers of a replica need the same one."""
