@@ -144,8 +144,9 @@ NODES = {
         "error",
         ["2.28", "2.31", "container"],
     ),
-    "a C library for CUDA 13": ({"libc_version": "2.28"}, "C library", "ok", ["2.28"]),
-    "an old C library": ({"libc_version": "2.17"}, "C library", "error", ["2.17", "2.28"]),
+    "a C library too old for CUDA 13": ({"libc_version": "2.28"}, "C library", "error", ["2.28", "2.31"]),
+    "a C library for CUDA 13": ({"libc_version": "2.31"}, "C library", "ok", ["2.31"]),
+    "an old C library": ({"libc_version": "2.17"}, "C library", "error", ["2.17", "2.31"]),
     "musl": ({"libc_version": ""}, "C library", "error", ["not glibc"]),
     "the CPU environment": ({"versions": with_versions(vllm=None)}, "packages", "error", ["make ENV=gpu"]),
     "the CPU environment, driver 535": (

@@ -108,7 +108,7 @@ def test_a_bar_of_one_seed_has_no_interval():
 
 def test_a_bin_of_one_seed_has_no_interval():
     axis = drawn(
-        "bins", [(A, 0, 5.0, math.nan, math.nan, ("upper", 2))], quantity="responses", by="pass_rate", bins=[0, 2]
+        "bins", [(A, 0, 5.0, math.nan, math.nan, ("upper", 0.2))], quantity="responses", by="pass_rate", bins=[0, 0.2]
     )
     assert [bar.get_height() for bar in axis.patches] == [5.0]
     ((segment,),) = [bar.errorbar.lines[2][0].get_segments() for bar in axis.containers[1:]]
@@ -119,13 +119,13 @@ def test_bars_over_bins_stand_side_by_side_within_their_bins_with_their_interval
     points = [
         (cell, low, mean, mean - 1, mean + 3, ("upper", high))
         for cell, mean in ((A, 5.0), (B, 7.0))
-        for low, high in ((0, 2), (2, 8))
+        for low, high in ((0, 0.2), (0.2, 0.8))
     ]
-    axis = drawn("bins", points, quantity="responses", by="pass_rate", bins=[0, 2, 8])
+    axis = drawn("bins", points, quantity="responses", by="pass_rate", bins=[0, 0.2, 0.8])
     spans = sorted(
         (round(bar.get_x(), 6), round(bar.get_x() + bar.get_width(), 6), bar.get_height()) for bar in axis.patches
     )
-    assert spans == [(0.1, 1.0, 5.0), (1.0, 1.9, 7.0), (2.3, 5.0, 5.0), (5.0, 7.7, 7.0)]
+    assert spans == [(0.01, 0.1, 5.0), (0.1, 0.19, 7.0), (0.23, 0.5, 5.0), (0.5, 0.77, 7.0)]
     assert sorted((low, high) for _, low, high in intervals(axis)) == [(4, 8), (4, 8), (6, 10), (6, 10)]
 
 

@@ -32,7 +32,7 @@ def experiments():
 
 def snakemake(folder, *arguments, **config):
     pairs = [f"{key}={value}" for key, value in {"preset": "paper", **config}.items()]
-    return called(folder, "snakemake", "-n", "reproduction", *arguments, "--config", *pairs)
+    return called(folder, "snakemake", "-n", "-p", "reproduction", *arguments, "--config", *pairs)
 
 
 def dry_run(folder, *arguments, **config):

@@ -27,8 +27,8 @@ PYTHONS = ((3, 11), (3, 12))
 """Versions of Python that the locks are resolved for."""
 ENVIRONMENTS = {13: "gpu", 12: "gpu-cuda12"}
 """Environments for GPUs, folders in envs/, by major version of CUDA, newest first."""
-LIBC = {"cpu": (2, 28), "gpu": (2, 28), "gpu-cuda12": (2, 31)}
-"""Oldest GNU C library for the wheels of a lock (manylinux_2_28; vLLM for CUDA 12 has manylinux_2_31)."""
+LIBC = {"cpu": (2, 28), "gpu": (2, 31), "gpu-cuda12": (2, 31)}
+"""Oldest GNU C library for the wheels of a lock (manylinux_2_28; llguidance and vLLM for CUDA 12 have manylinux_2_31)."""
 DRIVERS = {13: 580, 12: 525}
 """Oldest NVIDIA driver by major version of CUDA (NVIDIA's CUDA compatibility guide, minor-version compatibility)."""
 SHARED_MEMORY_GB = 8
@@ -109,7 +109,7 @@ def _libc(node: Node, campaign: Campaign) -> Iterator[Finding]:
         yield Finding("C library", "ok", f"glibc {version}")
     else:
         text = f"glibc {version}" if version else "not glibc"
-        hint = "use a system or container (docs/containers.md) with glibc {}.{} or newer".format(*least)
+        hint = "use a system or container with glibc {}.{} or newer".format(*least)
         yield Finding("C library", "error", text, hint)
 
 
