@@ -28,7 +28,7 @@ PYTHONS = ((3, 11), (3, 12))
 ENVIRONMENTS = {13: "gpu", 12: "gpu-cuda12"}
 """Environments for GPUs, folders in envs/, by major version of CUDA, newest first."""
 LIBC = {"cpu": (2, 28), "gpu": (2, 31), "gpu-cuda12": (2, 31)}
-"""Oldest GNU C library for the wheels of a lock (manylinux_2_28; llguidance and vLLM for CUDA 12 have manylinux_2_31)."""
+"""Oldest GNU C library for the wheels of a lock (manylinux_2_28; llguidance and vLLM for CUDA 12: manylinux_2_31)."""
 DRIVERS = {13: 580, 12: 525}
 """Oldest NVIDIA driver by major version of CUDA (NVIDIA's CUDA compatibility guide, minor-version compatibility)."""
 SHARED_MEMORY_GB = 8
