@@ -80,9 +80,7 @@ class TrainingLoop:
             UserError: if the folder holds another experiment, or a finished run without its last checkpoint.
         """
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        _, self.state = self.checkpoints.latest(hashes=True)
-        if isinstance(self.run.reuse, AdaptiveReuse) and self.state.lenience is None:
-            self.state.lenience = self.run.reuse.initial
+        self.load_state(hashes=True)
         if self.state.step < self.steps:
             self.folder.keep_finished(self.identity, self.checkpoints.inputs)
         if lease:
@@ -95,6 +93,16 @@ class TrainingLoop:
         self.folder.keep_policies(self.evaluated_steps)
         if self.state.step < self.steps and commit not in self.state.commits:
             self.state.commits.append(commit)
+
+    def load_state(self, hashes: bool) -> None:
+        """Read the state of the last checkpoint, or that of a run's start where there is none.
+
+        Args:
+            hashes: also verify the checkpoint's hashes; without, another call has done so.
+        """
+        _, self.state = self.checkpoints.latest(hashes=hashes)
+        if isinstance(self.run.reuse, AdaptiveReuse) and self.state.lenience is None:
+            self.state.lenience = self.run.reuse.initial
 
     def restore(self, trainer: Trainer) -> None:
         """Load the last checkpoint, which `prepare` has verified, into trainer and schedule."""

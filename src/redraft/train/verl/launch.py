@@ -135,7 +135,7 @@ class VerlTrainer:
         if self.state.step < self.loop.steps:
             print(f"starting verl, Ray and vLLM, which takes a minute or two; they log to {self.log}", file=sys.stderr)
             self._run(report)
-        _, self.loop.state = self.loop.checkpoints.latest(hashes=False)
+        self.loop.load_state(hashes=False)
         if self.state.step < self.loop.steps:
             raise UserError(
                 "verl ended before its last step",

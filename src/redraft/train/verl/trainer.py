@@ -74,7 +74,7 @@ class VerlSteps(PPOTrainerSync):
         self.loop = TrainingLoop(self.run, Path(ours["folder"]), ours["inputs"], len(problems))
         if ours.get("lease"):
             self.loop.check = partial(check_owner, self.loop.folder.path, ours["lease"])
-        _, self.loop.state = self.loop.checkpoints.latest(hashes=False)
+        self.loop.load_state(hashes=False)
         self.loop.state.commits = list(ours["commits"])
         tokenizer = models.load_tokenizer(config.actor_rollout_ref.model.path)
         prompts = encode(tokenizer, [problem.prompt for problem in problems])
