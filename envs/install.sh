@@ -12,6 +12,8 @@ export PIP_USER=0
 lock=envs/$name/requirements.lock
 [ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu, gpu-cuda12 or lighteval)" >&2; exit 2; }
 
+# First, since make's PATH begins with it: the Python of a half-installed environment must not be the new one's base.
+rm -rf "$venv"
 for candidate in python3.11 python3.12 python3 python; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
         python=$candidate
@@ -24,7 +26,7 @@ if [ -z "${python:-}" ]; then
 fi
 
 echo "installing $(grep -c == "$lock") pinned packages into $venv with $("$python" --version); this takes some minutes" >&2
-"$python" -m venv --clear "$venv"
+"$python" -m venv "$venv"
 log=$venv/install.log
 pip="$venv/bin/python -m pip --disable-pip-version-check"
 # Installs $1 packages, as the other arguments say, and shows a counter; false if one could not be installed.

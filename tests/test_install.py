@@ -19,7 +19,7 @@ INTERPRETER = """#!/bin/sh
 # Python and pip as far as the installer uses them.
 case "$*" in
     --version) echo "Python 3.11.0" ;;
-    "-m venv --clear "*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+    "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; echo "$0" > "$3/base" ;;
     *" install "*flash*) echo "$*" >> "$PIP_CALLS"; exit "$PIP_ENDS" ;;
     *" install "*) echo "$*" >> "$PIP_CALLS"; cat "$PIP_SAYS"; exit "$PIP_ENDS_OTHERS" ;;
     *" download "*) echo "WARNING: no index" >&2; exit 1 ;;
@@ -61,7 +61,8 @@ def install(tmp_path):
     def call(says, ends, environment="cpu", flash_attention=0, **variables):
         said = tmp_path / "said"
         said.write_text(says)
-        variables |= {"PATH": f"{python.parent}:/usr/bin:/bin", "PIP_SAYS": str(said), "PIP_ENDS_OTHERS": str(ends)}
+        variables |= {"PATH": f"{tmp_path}/venv/bin:{python.parent}:/usr/bin:/bin"}
+        variables |= {"PIP_SAYS": str(said), "PIP_ENDS_OTHERS": str(ends)}
         variables |= {"PIP_CALLS": str(tmp_path / "calls"), "PIP_ENDS": str(flash_attention)}
         command = ["sh", "envs/install.sh", "venv", environment]
         inherited = {name: value for name, value in os.environ.items() if name != "FLASH_ATTN"}
@@ -84,6 +85,15 @@ def test_the_installer_shows_the_counter_and_keeps_all_that_pip_said(install, tm
     assert [call.rpartition(" ")[2] for call in calls] == ["envs/cpu/requirements.lock", "envs/slurm.txt", "."]
     assert all("--no-deps" in call for call in calls)
     assert (tmp_path / "venv/.ready").read_text() == "cpu\n"
+
+
+def test_the_python_of_a_half_installed_environment_is_not_the_base_of_the_next(install, tmp_path):
+    half = tmp_path / "venv/bin/python3.11"
+    half.parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "bin/python3.11", half)
+    assert install("", 0).returncode == 0
+    assert not half.exists()
+    assert (tmp_path / "venv/base").read_text() == f"{tmp_path}/bin/python3.11\n"
 
 
 def test_a_failure_ends_the_installer_with_pip_s_error_and_its_log_named(install, tmp_path):

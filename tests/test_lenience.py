@@ -19,6 +19,7 @@ from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Finish, Rollout, Task
 from redraft.train.local.trainer import LocalTrainer
+from redraft.train.loop import TrainingLoop
 from tests.test_trainer import first_steps, make_run, train
 
 HELD = AdaptiveReuse(budget=0.02, gain=0.25)
@@ -113,6 +114,13 @@ def test_the_record_of_each_step_has_the_lenience_that_the_steps_before_it_set(a
 
 
 TRAINED = AdaptiveReuse(budget=1e-4)
+
+
+def test_a_process_that_only_reads_a_new_run_s_state_has_its_initial_lenience(tmp_path):
+    """As under verl, where the process that computes the steps is not the one that prepares the folder."""
+    loop = TrainingLoop(make_run(TRAINED), tmp_path, {}, 8)
+    loop.load_state(hashes=False)
+    assert loop.state.lenience == TRAINED.initial
 
 
 class Noting(LocalTrainer):
