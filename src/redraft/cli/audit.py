@@ -82,7 +82,7 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
     rows = [
         {
             "rule": f.rule,
-            "TV drift": f.policies,
+            "TV of the policies": f.policies,
             "TV pass 1": f.first,
             f"TV pass {rules.EPOCH_PASSES - 1}": f.last,
             "kept": f"{f.kept:.2f} of {f.draft:.2f}",
