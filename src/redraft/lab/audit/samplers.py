@@ -204,7 +204,7 @@ def samplers() -> Iterator[AuditedSampler]:
     for engine, capabilities in CAPABILITIES.items():
         yield from samplers_of(engine, capabilities)
     yield half_residual_fault("torch")
-    name, method = "planted: the same random numbers for all", METHODS["residual"]
+    name, method = "planted: the same random numbers accept and sample, in all passes", METHODS["residual"]
     yield AuditedSampler(name, "torch", method.strategy(), method.retention, exact=False, streams=SharedUniforms)
     name, rule = "planted: block's acceptance, residual's residual", BlockWithResidual()
     yield AuditedSampler(name, "torch", _by_stored_top(rule), method.retention, exact=False, planted=Planted(rule))
