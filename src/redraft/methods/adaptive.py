@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class AdaptiveReuse(DraftsOfLastVisit):
     """SPEC-RL with a lenience that a controller moves, so that the batch stays within a budget of drift. Ours.
 
-    Behind each update that follows on drafts, log ℓ moves by `gain` times 1 - measured / budget, at most by `gain`.
+    After each update that follows on drafts, log ℓ moves by `gain` times 1 - measured / budget, at most by `gain`.
     """
 
     order: ClassVar[int] = 20

@@ -67,6 +67,7 @@ class EpochSchedule:
 
         size = self.trainer.prompts_per_step
         epoch, position = divmod(step, self.steps_per_epoch)
+        # Sampled again for each step, so that a run resumes from the number of the step alone.
         order = stream(self.seed, "order", epoch).permutation(self.problems)
         chosen = order[position * size : (position + 1) * size].tolist()
         return [Task(prompt, epoch, self.trainer.group_size) for prompt in chosen]

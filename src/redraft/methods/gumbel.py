@@ -63,6 +63,7 @@ def coupled(fresh_every: int) -> tuple["DraftVerifier", "SamplingNumbers"]:
     from redraft.rollout.engine import Gumbel
 
     def numbers(prompt: int, sample: int, limit: int, task: "Task", context: "RolloutContext") -> "Gumbel":
+        # A new generation begins in just the visits without a draft (`is_renewed`).
         generation = (task.visit + sample) // fresh_every if fresh_every else 0
         return Gumbel(context.streams.key("noise", prompt, sample, generation))
 
@@ -73,6 +74,7 @@ def coupled(fresh_every: int) -> tuple["DraftVerifier", "SamplingNumbers"]:
 
         noise = numbers(draft.prompt, draft.sample, draft.length, task, context)
         kept, scores = await verify(draft.tokens, session, context, judge, draws=noise)
+        # No residual: decoding with the same noise samples the token that differed.
         return Verification(kept, scores.log_probs[:kept], len(scores.log_probs))
 
     return verifier, numbers

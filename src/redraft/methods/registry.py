@@ -25,8 +25,10 @@ class Registered(Config):
         Raises:
             TypeError: if another class has it.
         """
+        # Pydantic calls this once the fields exist; `__init_subclass__` would be too early.
         if Registered in cls.__bases__:
             cls.members = {}
+        # Annotations of the class itself: a base without a kind, or a subclass that inherits one, is no member.
         elif "kind" in get_annotations(cls):
             kind = cls.model_fields["kind"].default
             known = cls.members.setdefault(kind, cls)
@@ -36,6 +38,7 @@ class Registered(Config):
     @classmethod
     def registered(cls) -> list[type[Self]]:
         """All members of the family in their order, from all modules of this package."""
+        # A member is known once its module is imported. Packages below have no members, and import NumPy.
         for module in pkgutil.iter_modules([str(Path(__file__).parent)], "redraft.methods."):
             if not module.ispkg:
                 import_module(module.name)

@@ -201,6 +201,8 @@ class StoredTop(DraftsOfLastVisit):
 
     def strategy(self) -> Strategy:
         """Reuse of drafts by the rule."""
+        # Imported here, as in all methods: they are part of the configuration, which loads no NumPy
+        # (tests/test_imports.py).
         from redraft.methods.drafts.response import reuse_drafts
         from redraft.methods.drafts.verification import stored_top_verifier
 

@@ -55,6 +55,7 @@ class Speed(ScheduleMethod):
 
     def capacity(self, trainer: TrainerConfig) -> int:
         """Maximum number of qualified prompts that wait."""
+        # A step screens only while less than a batch waits (`_is_enough`), and adds its own prompts at most.
         return trainer.batch_prompts - 1 + trainer.prompts_per_step if self.buffer is None else self.buffer
 
     def check(self, trainer: TrainerConfig, problems: int) -> None:
@@ -147,6 +148,7 @@ class SpeedSchedule:
         """Prompts to screen in the order of the passes, without those that wait, and the cursor after them."""
         from redraft.rollout.types import Task
 
+        # A prompt that waits is not screened again, so that no step has it twice.
         taken = {group.prompt for group in (*self.qualified, *self.finished_groups)}
         tasks: list[Task] = []
         positions = self._positions()
@@ -163,18 +165,23 @@ class SpeedSchedule:
 
         for visit in itertools.count(self.cursor // self.problems):
             order = stream(self.seed, "order", visit).permutation(self.problems).tolist()
+            # Only the first of these passes begins within the data.
             begin = max(self.cursor - visit * self.problems, 0)
             yield from ((visit * self.problems + at, order[at]) for at in range(begin, self.problems))
 
     def finished(self, groups: Sequence["Group"]) -> None:
         """Keep continued groups for the batch, and screened ones that qualify for continuation."""
+        # The same split as in `next`: nothing has changed since.
         continued, rest = self._parted()
         screened = groups[len(continued) :]
         if screened:
+            # `next` changes nothing (`Schedule`), so the cursor moves here. The queues that `_new` reads are still
+            # those of `next`.
             self.cursor = self._new()[1]
         passed = [group for group in screened if self._qualifies(group)]
         self.finished_groups += groups[: len(continued)]
         waiting = [*rest, *passed]
+        # The oldest are dropped, which are the most off-policy.
         self.qualified = waiting[max(0, len(waiting) - self.capacity) :]
         dropped = len(waiting) - len(self.qualified)
         counts = (len(screened), len(passed), len(continued), len(self.qualified), dropped)

@@ -112,6 +112,7 @@ def staged(method: Staged, verifier: "DraftVerifier | None" = None) -> Strategy:
             first = len(group.samples)
             stage = range(first, min(first + method.stage_size, end))
             made = (complete(drafts.get(s) or no_draft(task.prompt, s), task, context, verifier) for s in stage)
+            # Earlier stages join the group as carried samples, but are not marked so: this step pays for them.
             group = await graded(replace(task, carried=group.samples), await asyncio.gather(*made), context)
         return _with_replay(group, method, context)
 
@@ -126,12 +127,14 @@ def _with_replay(group: "Group", method: Staged, context: "RolloutContext") -> "
     if not known or any(sample.correct for sample in group.samples):
         return group
     samples = list(group.samples)
+    # One group of a prompt has one replay at most, hence sample 0.
     which, position = context.streams.uniforms("replay", group.prompt, 0, 2)
     wrong = {"first": 0, "last": len(samples) - 1, "random": _index(position, len(samples))}[method.replaced]
     samples[wrong] = replace(samples[wrong], use=Use.REPLACED)
     use, old_log_probs = part_of_replay(method.replay)
     # A new index, since the replaced sample keeps its own.
     rollout = replace(known[_index(which, len(known))], sample=len(samples))
+    # Memory has correct responses only, and a reward before shaping is 0 or 1.
     return replace(group, samples=(*samples, Sample(rollout, 1.0, use, old_log_probs, carried=True)))
 
 
@@ -148,4 +151,5 @@ def part_of_replay(replay: str) -> "tuple[Use, OldLogProbs]":
 
 def _index(uniform: float, count: int) -> int:
     """Index below `count` from a number on (0, 1]."""
+    # 1 - u is on [0, 1); the bound guards against a product that is rounded up to `count`.
     return min(int((1.0 - uniform) * count), count - 1)

@@ -36,9 +36,12 @@ class BlockRule(LongestPrefix):
         """
         weights = _weights_of(drafts)
         before = weights[:-1]
+        # R_i compares the distributions at position i + 1, so those at the first position are not needed.
         p, q = np.exp(drafts.log_p_TK[1:]), np.exp(drafts.log_q_TK[1:])
+        # q counts as 0 outside S, so all of w p is left there.
         outside = 1.0 - p.sum(axis=1)
         outside[outside < ROUNDING] = 0.0
+        # R_1 to R_(n-1), the sum over the whole vocabulary.
         rest = np.maximum(before[:, None] * p - q, 0.0).sum(axis=1) + before * outside
         return joint_acceptance(weights, rest)
 
@@ -47,6 +50,7 @@ class BlockRule(LongestPrefix):
         if kept == len(drafts.tokens):
             return None
         weight = _weights_of(drafts)[kept - 1] if kept else 1.0
+        # As a share of p: 1 - min(q / (w p), 1), which no scaling by w changes.
         accepted = np.exp(np.minimum(drafts.excess(kept) - math.log(weight), 0.0))
         return Residual(drafts.support[kept], 1.0 - accepted)
 
@@ -60,10 +64,12 @@ def joint_weights(log_p_T: np.ndarray, log_q_T: np.ndarray, stored: np.ndarray, 
         stored: bool (n,), true where the token is in S.
         weight: w before the first of them.
     """
+    # A ratio may overflow where q is tiny; w is bounded by 1 all the same.
     with np.errstate(over="ignore", invalid="ignore"):
         growth = np.where(stored & ~np.isneginf(log_p_T), np.exp(log_p_T - log_q_T), 0.0)
     weights = np.empty(len(growth))
     for position, factor in enumerate(growth):
+        # 0 times an infinite factor would be NaN; w stays 0 once it is 0.
         weight = min(weight * factor, 1.0) if weight else 0.0
         weights[position] = weight
     return weights
@@ -72,6 +78,7 @@ def joint_weights(log_p_T: np.ndarray, log_q_T: np.ndarray, stored: np.ndarray, 
 def joint_acceptance(weights: np.ndarray, rest: np.ndarray) -> np.ndarray:
     """Acceptance probabilities of a draft, float64 (n,), from w_1 to w_n and R_1 to R_(n-1)."""
     whole = rest + 1.0 - weights[:-1]
+    # 0 instead of 0 / 0 where p and q are equal at the next position (`BlockRule.acceptance`).
     inner = np.divide(rest, whole, out=np.zeros_like(rest), where=whole > 0)
     return np.append(inner, weights[-1:])
 

@@ -27,6 +27,7 @@ class RandomCut(FromTheLeft):
         """
         if not 0 < uniform <= 1 or length < 0:
             raise ValueError("uniforms must lie in (0, 1] and lengths must not be negative")
+        # The ceiling is 1 to `length`, each with the same probability: the first token that is not kept.
         return max(math.ceil(uniform * length) - 1, 0)
 
     @staticmethod
@@ -36,6 +37,7 @@ class RandomCut(FromTheLeft):
 
     def acceptance(self, drafts: Distributions) -> np.ndarray:
         """(n - 1 - i) / (n - i) for token i of n: of the drafts that reach it, those that are kept further."""
+        # Entry i: probability that at least i tokens are kept.
         further = np.cumsum(self.of_length(len(drafts.tokens))[::-1])[::-1]
         return further[1:] / further[:-1]
 

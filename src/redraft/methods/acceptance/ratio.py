@@ -37,10 +37,12 @@ class SpecRLRule(FromTheLeft):
 
     def log_acceptance(self, drafts: Distributions) -> np.ndarray:
         """Logarithm of the acceptance probabilities, float64 (n,)."""
+        # `math.log` rejects 0, and an infinite log l plus log p = -inf is NaN.
         if self.lenience in (0, math.inf):
             return np.full(len(drafts.tokens), 0.0 if self.lenience else -np.inf)
         with np.errstate(invalid="ignore"):
             ratio = math.log(self.lenience) + drafts.log_p_T - drafts.log_q_T
+        # p = 0 is rejected also where q is 0: the difference of two infinities is NaN.
         return np.where(np.isfinite(drafts.log_p_T), np.minimum(ratio, 0.0), -np.inf)
 
     def acceptance(self, drafts: Distributions) -> np.ndarray:

@@ -40,6 +40,7 @@ class Distributions:
 
     def __post_init__(self) -> None:
         for name in ("log_p_T", "log_q_T", "log_p_TK", "log_q_TK"):
+            # Engines and memory have float32; products over a long draft and sums over S are taken in float64.
             array = np.asarray(getattr(self, name), dtype=np.float64)
             object.__setattr__(self, name, array)
             whole = self.support.shape if name.endswith("_TK") else self.tokens.shape
@@ -74,6 +75,7 @@ class Distributions:
 
     def excess(self, position: int) -> np.ndarray:
         """Log q / p of S at a position, float64 (k,); -inf where p is 0 or not known: nothing of it is accepted."""
+        # Not computed where p is 0: the difference would be inf, or NaN if q is 0 there too.
         p, q = self.log_p_TK[position], self.log_q_TK[position]
         return np.subtract(q, p, out=np.full_like(p, -np.inf), where=~np.isneginf(p))
 
@@ -125,10 +127,12 @@ class FromTheLeft(Rule):
 
     def kept(self, accepted: np.ndarray) -> int:
         """Index of the first rejected token, or the draft's length."""
+        # `argmin` is the first False, but 0 if there is none, and it fails on an empty array.
         return len(accepted) if accepted.all() else int(accepted.argmin())
 
     def distribution_of_kept(self, acceptance: np.ndarray) -> np.ndarray:
         """Product of the probabilities so far, and of the next token's rejection."""
+        # Entry i: tokens 1 to i are accepted and token i + 1 is not; the last entry is for the whole draft.
         return np.cumprod(np.append(1.0, acceptance)) * np.append(1.0 - acceptance, 1.0)
 
 
@@ -144,6 +148,7 @@ class LongestPrefix(Rule):
 
     def distribution_of_kept(self, acceptance: np.ndarray) -> np.ndarray:
         """Product of the probability, and of all later rejections."""
+        # Entry i: no prefix longer than i is accepted.
         later = np.cumprod(np.append(1.0, (1.0 - acceptance)[::-1]))[::-1]
         return np.append(1.0, acceptance) * later
 

@@ -73,11 +73,16 @@ class WeightedRule(FromTheLeft):
     def weights(self, drafts: Distributions, kept: int, before: np.ndarray) -> Weights:
         """Weights of the response after `kept` tokens of a draft that has the log-weights `before`, float64 (n,)."""
         ell = math.log(self.lenience)
+        # beta of each position; rounding can lift a sum of probabilities above 1.
         mass = np.exp(np.minimum(drafts.log_q_TK, ell + drafts.log_p_TK)).sum(axis=1).clip(max=1.0)
+        # log(beta p / m), with p / m = max(p / q, 1 / l).
         own = np.log(mass[:kept]) + np.maximum(drafts.log_p_T[:kept] - drafts.log_q_T[:kept], -ell)
         if kept == len(drafts.tokens):
+            # Without a rejection all further tokens are sampled from p and have weight 1.
             return Weights(before + own, drafts.support[:0].reshape(-1), 0.0, 0.0)
         rejected, missed = float(before[kept]), 1.0 - float(mass[kept])
+        # At beta = 1 nothing is rejected, up to rounding, and 1 / (1 - beta) has no value.
         outside = rejected - math.log(missed) if missed > 0 else rejected
+        # A token whose p the engine did not report is not in S: it could not have been kept.
         support = drafts.support[kept][~np.isneginf(drafts.log_p_TK[kept])]
         return Weights(before[:kept] + own, support, rejected, outside)

@@ -73,6 +73,7 @@ def reuse_drafts(
     """
 
     async def run(task: Task, context: RolloutContext) -> Group:
+        # SPEED-RL continues a prompt in the visit that screened it: rollouts of that visit are no drafts.
         drafts = context.memory.drafts(task.prompt, visits_ago, before=task.visit)
         responses = []
         for sample in indices(task):
@@ -117,6 +118,8 @@ async def complete(
         if verifier and draft.length:
             kept = await verifier(draft, session, task, context)
         prefix, remaining = draft.tokens[: kept.prefix], context.limit - kept.prefix
+        # A kept end-of-sequence token, or a prefix as long as the limit, makes a whole response without decoding. Empty
+        # slices have the right dtype.
         if kept.prefix and int(prefix[-1]) in context.engine.stops:
             continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], Finish.EOS)
         elif remaining <= 0:

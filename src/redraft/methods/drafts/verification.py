@@ -51,6 +51,7 @@ async def verify(
     """
     kept, chunks, scored = 0, [], 0
     while kept == scored < len(draft):  # every token so far was kept, and some are left
+        # None scores the whole draft, 0 its first chunk.
         scores = await session.score(draft, at, top, draws, None if whole else scored)
         positions = slice(scored, scored + len(scores.log_probs))
         with context.meter.assembling():
@@ -93,12 +94,16 @@ def spec_rl_verifier(lenience: float, fixed_uniforms: bool = False, refreshed_lo
         rule = configured if task.lenience is None else SpecRLRule(task.lenience)
         uniforms = context.streams.fixed_uniforms if fixed_uniforms else context.streams.uniforms
         with context.meter.assembling():
+            # Numbers of the whole draft, so that a position has the same one whatever the chunks are.
             u = uniforms("acceptance", draft.prompt, draft.sample, draft.length)
 
         def judge(scores: Scores, positions: slice) -> int:
+            # q of a token is that of the policy that sampled it, however often it was reused since
+            # (docs/decisions/spec-rl-verification.md), unless `refreshed_log_probs` has replaced it.
             drafts = Distributions.of_tokens(draft.tokens[positions], scores.log_probs, draft.log_probs[positions])
             return rule.kept(rule.accepts(drafts, u[positions]))
 
+        # Scores by the training engine, as in the release (`ReleaseVariant.trainer_verification`).
         by_trainer = context.scores.get((draft.prompt, draft.sample))
         if by_trainer is None:
             prefix, scores = await verify(draft.tokens, session, context, judge)
@@ -134,6 +139,7 @@ def stored_top_verifier(rule: Rule) -> DraftVerifier:
         kept, drafts = await _judged_by_top(rule, draft, session, context)
         if not isinstance(rule, WeightedRule):
             return kept
+        # A draft that was itself sampled without one has weights of 1.
         before = np.zeros(draft.length) if draft.log_weights is None else draft.log_weights
         return replace(kept, weights=rule.weights(drafts, kept.prefix, before))
 
@@ -157,6 +163,7 @@ async def _judged_by_top(
         own, others = scores.log_probs, scores.others
         if others is None:
             assert scores.top is not None
+            # -inf outside of the policy's top, which takes a token out of S (`Distributions`).
             own, others = scores.top.of(tokens[:, None])[:, 0], scores.top.of(support)
         return Distributions(tokens, own, draft.log_probs[positions], support, others, stored.log_probs[positions])
 
@@ -184,6 +191,7 @@ async def _judged(
     count, scores = await verify(draft.tokens, session, context, judge, whole=not rule.stops_early, **wanted)
     with context.meter.assembling():
         drafts = Distributions.joined(parts)
+        # Scores end before the draft only after a rejection, so all scored tokens are kept only if the whole draft is.
         first = rule.residual(drafts, count)
     top = scores.top.leading(count) if scores.top else None
     return Verification(count, scores.log_probs[:count], len(scores.log_probs), first, top), drafts
