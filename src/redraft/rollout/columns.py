@@ -124,6 +124,7 @@ def _lists(struct: pa.StructType, lengths: list[int], *parts: list[np.ndarray]) 
     """A list of structs for each row, from the rows' arrays for each of the struct's fields."""
     kinds = [field.type.to_pandas_dtype() for field in struct]
     arrays = [
+        # `concatenate` needs one array at least, and a batch may have no top distribution.
         pa.array(np.concatenate([np.zeros(0, kind), *part]).astype(kind, copy=False))
         for kind, part in zip(kinds, parts, strict=True)
     ]
@@ -138,6 +139,7 @@ def groups_of(pieces: Iterable[pa.RecordBatch]) -> Iterator[Group]:
         ValueError: if a batch is not of this format or says what no group can be.
     """
     rows = (row for piece in pieces for row in _rows(piece))
+    # Rows of all batches together, since a group may begin in one and end in the next.
     for expected, (number, found) in enumerate(groupby(rows, key=lambda row: row[0])):
         if number != expected:
             raise ValueError("groups are not in order")
@@ -160,6 +162,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[_Located]:
 def _row(
     of: Mapping[str, Any], response: Sequence[np.ndarray], top: Sequence[np.ndarray], log_weights: np.ndarray | None
 ) -> _Located:
+    # Copies, since a view would keep the whole record batch in memory.
     tokens, log_probs, sampled_at = (part.copy() for part in response)
     if log_weights is not None and len(log_weights) != len(tokens):
         raise ValueError("log-weights do not fit their response")
@@ -184,7 +187,9 @@ def _checked(batch: pa.RecordBatch) -> dict[str, list]:
     """Columns of a consistent batch as Python's values, without those of tokens."""
     if not batch.schema.equals(SCHEMA):
         raise ValueError("its columns are not those of this version")
+    # Offsets and lengths come from the file and could point outside of it.
     batch.validate(full=True)
+    # Arrow does not check what a field declares about nulls.
     nulls = [field.name for field in SCHEMA if not field.nullable and batch[field.name].null_count]
     if nulls:
         raise ValueError(f"{nulls[0]} is null")

@@ -135,6 +135,7 @@ class Memory:
         samples = (replace(s, rollout=self._retained(s.rollout)) for s in group.samples)
         others = (g for g in self._groups.get(group.prompt, []) if g.visit != group.visit)
         groups = sorted([*others, replace(group, samples=tuple(samples))], key=lambda g: g.visit)
+        # By identity, since rollouts have no equality; `groups` keeps the objects alive.
         drafts = {id(rollout) for of_sample in self._latest(groups).values() for rollout in of_sample}
         kept = drafts
         if self.retention.correct:

@@ -39,6 +39,7 @@ def stream(seed: int, purpose: str, *position: int) -> np.random.Generator:
     if purpose.rpartition("/")[2].lstrip("-").isdigit():
         raise ValueError(f"the purpose of a random stream must not end in a number, got {purpose!r}")
     name = "/".join((str(seed), purpose, *map(str, position)))
+    # Philox has a key of 128 bits; each key is an independent sequence.
     digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
@@ -56,6 +57,7 @@ def hashed(key: Integers, position: Integers, token: Integers) -> Integers:
         position: int64, position in the response, from 0.
         token: int64, token id.
     """
+    # Mixed before each combination: otherwise pairs such as (1, 2) and (2, 1) would have the same hash.
     return _right(_mixed(_mixed(_mixed(key) ^ position) ^ _mixed(token)), 64 - BITS)
 
 

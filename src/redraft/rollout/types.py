@@ -30,6 +30,7 @@ class TopLogProbs:
 
     def of(self, tokens: np.ndarray) -> np.ndarray:
         """Log-probabilities, float32 (length, m), of integer tokens (length, m); -inf for those that are not here."""
+        # (length, m, k); a token is at one of the k indices at most, so the maximum is its value or -inf.
         same = tokens[:, :, None] == self.tokens[:, None]
         return np.where(same, self.log_probs[:, None], np.float32(-np.inf)).max(axis=-1)
 
@@ -78,6 +79,7 @@ class Rollout:
     @property
     def behaviour(self) -> np.ndarray:
         """Log-probability with which each token was generated, weights included, float32 (length,)."""
+        # The weight is p / density.
         return self.log_probs if self.log_weights is None else self.log_probs - self.log_weights
 
     @property
