@@ -48,6 +48,7 @@ def checked(log_probs: np.ndarray) -> np.ndarray:
             "the model's log-probabilities are NaN: it has diverged (then the learning rate was too high), "
             "or its weights are damaged"
         )
+    # The argument may be a view of a whole batch's array, which would stay in memory.
     return log_probs.copy()
 
 

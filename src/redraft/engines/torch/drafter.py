@@ -57,9 +57,11 @@ def round_to_nearest(weight: torch.Tensor, bits: int, group: int) -> Quantised:
     """Quantise a weight (outputs, inputs); a group is `group` inputs of one output."""
     outputs, inputs = weight.shape
     size = min(group, inputs)
+    # Padding with zeros changes no scale, since every range holds 0.
     padded = torch.nn.functional.pad(weight.float(), (0, -inputs % size)).view(outputs, -1, size)
     low, high = padded.amin(2, keepdim=True).clamp(max=0), padded.amax(2, keepdim=True).clamp(min=0)
     most = 2**bits - 1
+    # A group of zeros has no range, and its codes are divided by the scale.
     scales = ((high - low) / most).clamp(min=torch.finfo(torch.float32).tiny)
     zeros = (-low / scales).round()
     codes = ((padded / scales).round() + zeros).clamp(0, most).to(torch.uint8)

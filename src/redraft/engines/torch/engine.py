@@ -103,6 +103,7 @@ class TorchEngine:
         bitwise: bool = False,
     ) -> None:
         refuse_unsupported(model, max_length, lookahead)
+        # At temperature 0 the argmax is sampled, which no other temperature of the head would change.
         self.model, self.head = model, Head(model, temperature or 1.0)
         self.stops, self.max_rows, self.chunk = frozenset(stops), max_rows, chunk
         self.max_length = max_length
@@ -124,6 +125,7 @@ class TorchEngine:
         self.burst = (GPU_BURST_TOKENS if on_gpu else 1) if burst is None else burst
         self.static = (on_gpu and capturable(model)) if static is None else static
         self._graphs = Graphs(model, partial(CudaCapture, self.device)) if self.static and on_gpu else None
+        # A growing cache moves to another buffer; graphs need fixed addresses, and static passes a fixed size.
         slots, grows = max_length + lookahead, not (on_gpu or self.static)
         self.cache = SlotCache(model.config, max_rows, slots, self.device, parameter.dtype, grows)
         self.rows = RowTable(self.cache, max_rows, slots, self.device, self.stops)
@@ -147,8 +149,11 @@ class TorchEngine:
         training, self.activity = self.model.training, Activity()
         self.model.eval()
         if self._graphs:
+            # The weights may have moved since the last run.
             self._graphs.check()
         passes = invariant_passes(self.model, self.cache.max_slots) if self.bitwise else slot_attention(self.model)
+        # SIGTERM is deferred, since its exception inside the event loop could lose a task's callback and hang the loop;
+        # `run_to_end` checks for it between passes.
         with torch.inference_mode(), passes, sigterm_deferred():
             try:
                 return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
@@ -174,10 +179,13 @@ class TorchEngine:
 
     def _pass(self) -> bool:
         """One pass over the model: prefill, further chunks of drafts, or decoding; False without any request."""
+        # Before admission, which looks for free rows after the decoding ones only.
         self.rows.compact()
         began = now(self.device)
         if batch := self.admission.next_batch():
             chunks = [request for request in batch if isinstance(request, ScoreRequest)]
+            # A batch has either further chunks, whose sessions have tokens in the cache, or prefills, whose sessions
+            # have none.
             if chunks and chunks[0].session.cached:
                 hidden_BTH, starts = self._extend(chunks)
             else:
@@ -188,6 +196,7 @@ class TorchEngine:
                     self.rows.start(request)
             if chunks:
                 self._answer_scores(chunks, hidden_BTH, starts)
+                # A prefill for decoding is part of the rollout instead, as in the paper.
                 self.usage.verification_seconds += now(self.device) - began
             return True
         if not self.rows.decoding:
@@ -201,6 +210,8 @@ class TorchEngine:
     def _prefill(self, batch: Sequence[ScoreRequest | DecodeRequest]) -> torch.Tensor:
         """Compute prompts with their drafts or prefixes from slot 0 on; hidden states (B, T, H)."""
         width = max(len(request.sequence) for request in batch)
+        # Padding on the right is not seen by causal attention, and its slots are overwritten before they are attended
+        # to.
         padded = [request.sequence + [0] * (width - len(request.sequence)) for request in batch]
         tokens_BT = torch.tensor(padded, device=self.device)
         self.cache.prefill(torch.tensor([request.session.row for request in batch], device=self.device), width)
@@ -219,6 +230,7 @@ class TorchEngine:
         width = batch[0].chunk.stop - batch[0].chunk.start + 1
         starts = [max(len(request.sequence) - width, 0) for request in batch]
         fed = [request.sequence[start : start + width] for request, start in zip(batch, starts, strict=True)]
+        # Padded only if prompt and draft together are shorter than the widest chunk; the row has slots for it.
         tokens_BT = torch.tensor([part + [0] * (width - len(part)) for part in fed], device=self.device)
         rows_B = torch.tensor([request.session.row for request in batch], device=self.device)
         positions_B = torch.tensor(starts, device=self.device)
@@ -254,9 +266,11 @@ class TorchEngine:
         columns = []
         for part, log_probs_NV in distributions(self.head, self.vocabulary, hidden_NH, self.head.temperature):
             own, others = (log_probs_NV.gather(1, chosen[part]) for chosen in (tokens_N[:, None], others_NK))
+            # Without noise the draft's tokens fill the column, which no answer then takes.
             largest, sampled = log_probs_NV.topk(top), tokens_N[part]
             if noisy:
                 noise = gumbel(keys_N[part], positions_N[part], log_probs_NV.shape[1])
+                # As in `_step`, so that a position is verified by the token that decoding would sample there.
                 sampled = (log_probs_NV.double() + noise).argmax(-1)
             columns.append([own[:, 0], others, largest.indices.int(), largest.values, sampled.int()])
         ends = np.cumsum(lengths)[:-1]
@@ -319,11 +333,14 @@ class TorchEngine:
         rows = slice(0, shape.rows)
         log_probs_BTV = self._distributions(self.rows.tokens[rows, None], self.rows.positions[rows], shape.span)
         log_probs_BV, counts_B = log_probs_BTV[:, 0], self.rows.counts[rows]
+        # A row that has ended reads the entry after its last one. The table has it: it is as long as the cache, and a
+        # prompt takes at least one position.
         uniforms_B = self.rows.uniforms[rows].gather(1, counts_B[:, None])[:, 0]
         tokens_B = sample(log_probs_BV, uniforms_B, self.temperature == 0, self.top_p)
         if shape.noisy:
             index_B = self.rows.positions[rows] + 1 - self.rows.prompts[rows]  # of the new token in the response
             noise_BV = gumbel(self.rows.keys[rows], index_B, log_probs_BV.shape[1])
+            # Both ways are computed for every row: a captured step cannot branch on the table's content.
             tokens_B = torch.where(self.rows.noisy[rows], (log_probs_BV.double() + noise_BV).argmax(-1), tokens_B)
         if residual:
             requests = [request for request in self.rows.live if request.first is not None]
@@ -350,9 +367,9 @@ class TorchEngine:
     def _hidden_after(self, tokens_BT: torch.Tensor, positions_B: torch.Tensor, span: int) -> torch.Tensor:
         """Hidden states (B, T, H) of tokens that attend to the first `span` slots, up to their own positions."""
         positions_BT = positions_B[:, None] + self._slots_S[: tokens_BT.shape[1]]
-        hidden_BTS = self._slots_S[:span] > positions_BT[..., None]
-        mask_BTS = torch.zeros(hidden_BTS.shape, device=self.device, dtype=self.dtype)
-        mask_BTS.masked_fill_(hidden_BTS, -torch.inf)
+        later_BTS = self._slots_S[:span] > positions_BT[..., None]
+        mask_BTS = torch.zeros(later_BTS.shape, device=self.device, dtype=self.dtype)
+        mask_BTS.masked_fill_(later_BTS, -torch.inf)
         return self._forward(tokens_BT, positions_BT, mask_BTS[:, None])
 
     def _answer_ended(self) -> list[int]:
@@ -362,6 +379,7 @@ class TorchEngine:
             row = request.session.row
             if (count := counts[row]) < limits[row]:
                 continue
+            # Copies: on a CPU these are views of the table, which the row's next session overwrites.
             tokens = self.rows.out_tokens[row, :count].cpu().numpy().copy()
             log_probs = checked(self.rows.out_log_probs[row, :count].cpu().numpy())
             finish = Finish.EOS if int(tokens[-1]) in self.stops else Finish.LENGTH
@@ -414,6 +432,8 @@ class TorchSession:
             raise ValueError(f"shapes do not fit: {draft.shape}, {at.shape}")
         first, end = behind or 0, chunk_end(len(draft), behind, self._engine.chunk)
         sequence = self._state.prompt + draft[:end].tolist()
+        # A further chunk needs all tokens in the cache but the one before it, which is fed again. A first chunk starts
+        # from slot 0, and a session with a row would not get a prefill.
         self._keep(sequence[: len(self._state.prompt) + first - 1] if first else None)
         answer: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
         top, others = min(top, self._engine.vocabulary), None if at is None else at[first:end]
@@ -439,6 +459,7 @@ class TorchSession:
         if first is not None and first.tokens.shape != first.left.shape:
             raise ValueError(f"shapes do not fit: {first.tokens.shape}, {first.left.shape}")
         sequence = self._state.prompt + prefix.tolist()
+        # The last token is fed by the first decoding pass, and need not be in the cache.
         self._keep(sequence[:-1])
         cached, top = len(sequence) - 1 if self._state.cached else 0, min(top, self._engine.vocabulary)
         answer: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
@@ -464,5 +485,6 @@ class TorchSession:
             self._engine.admission.add(request)
             return await request.answer
         finally:
+            # Still there only if the wait was cancelled, or no answer came because of an error.
             if state.request is request:
                 self._engine.release(state)

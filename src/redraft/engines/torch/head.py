@@ -91,6 +91,7 @@ class Head:
     def __init__(self, model: PreTrainedModel, temperature: float = 1.0) -> None:
         self._linear, config, self.temperature = model.get_output_embeddings(), model.config, temperature
         self.vocabulary: int = config.vocab_size
+        # Cohere's models multiply logits, Granite's divide them, and some of Gemma's cap them.
         self._factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
         self._cap: float | None = getattr(config, "final_logit_softcapping", None)
 
@@ -120,6 +121,7 @@ class Head:
 
     def _read(self, hidden_NH: torch.Tensor, tokens_N: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, ...]:
         """`log_probs` of one chunk."""
+        # One tensor without entries, since `cat` rejects an empty list.
         log_probs, entropies = [], [torch.empty(0, device=hidden_NH.device)]
         for part, log_probs_NV in distributions(self, self.vocabulary, hidden_NH, self.temperature):
             log_probs.append(log_probs_NV.gather(1, tokens_N[part, None])[:, 0])

@@ -85,6 +85,7 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 def _filled(function: Callable[..., torch.Tensor], input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """A function of each element of a tensor that is filled to whole vectors."""
+    # Filled with 1, where every function of `FUNCTIONS` is finite.
     flat = pad(input.reshape(-1), (0, -input.numel() % VECTOR), value=1.0)
     return function(flat, *args, **kwargs)[: input.numel()].view(input.shape)
 
@@ -104,6 +105,7 @@ def attention(
         causal = torch.full((queries, key.shape[2]), -torch.inf, dtype=query.dtype, device=query.device)
         attention_mask = causal.triu(1)
     shared = query.shape[1] // key.shape[1]
+    # Slots beyond those in use are zeros, and masked below.
     key, value = (pad(each.repeat_interleave(shared, 1), (0, 0, 0, unused)) for each in (key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = product(query * scale, key.transpose(2, 3)) + pad(attention_mask, (0, unused), value=-torch.inf)

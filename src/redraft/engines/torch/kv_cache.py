@@ -89,6 +89,7 @@ class SlotCache(Cache):
         if slots <= before:
             return
         slots = min(-(-slots // self._growth) * self._growth, self.max_slots)
+        # `_all` is a view of the other buffer from now on, and is copied from there.
         self._buffers.reverse()
         size = math.prod(self._shape) * slots * self._head_dim
         grown = self._buffers[0][:size].view(*self._shape, slots, self._head_dim)
@@ -123,6 +124,7 @@ class SlotCache(Cache):
         offsets = torch.arange(width, device=device)
         self._index = (starts[..., None] + positions_B[:, None, None] + offsets).view(-1)
         self._attended_rows = slice(0, count) if rows_B is None else rows_B
+        # A growing cache is attended to as a whole, since gaps between rows are slow (see the class).
         self._span = longest if self._growth == self.max_slots else slots
         return self._span
 
@@ -146,6 +148,7 @@ class SlotCache(Cache):
             values[self._rows, :, : key_states.shape[2]] = value_states
             return key_states, value_states
         for cache, new in ((keys, key_states), (values, value_states)):
+            # One write for all rows, at indices on the device: it can be captured in a graph.
             cache.view(-1, self._head_dim).index_copy_(0, self._index, new.reshape(-1, self._head_dim))
         return keys[self._attended_rows, :, : self._span], values[self._attended_rows, :, : self._span]
 
@@ -181,6 +184,7 @@ def attention(
     heads, tokens = key.shape[1], query.shape[2]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     grouped_query = (query * scale).unflatten(1, (heads, -1)).flatten(2, 3)  # heads that share keys join in one product
+    # (B, key heads, queries of a key head, T, S); the mask is (B, 1, 1, T, S).
     scores = torch.matmul(grouped_query, key.transpose(2, 3)).unflatten(2, (-1, tokens)).add_(attention_mask[:, None])
     out = torch.matmul(scores.softmax(-1).flatten(2, 3), value).unflatten(2, (-1, tokens))
     return out.flatten(1, 2).transpose(1, 2), None

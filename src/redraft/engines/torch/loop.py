@@ -62,6 +62,7 @@ class Outside:
             return await result
         finally:
             self.waiting.pop(result, None)
+            # Without effect on a result that is there; the work of a cancelled session is given up.
             result.cancel()
 
     async def hand_over(self, everything: asyncio.Future) -> None:

@@ -118,6 +118,7 @@ class RowTable:
         self.sessions: list[SessionState | None] = [None] * count
         self._ended: set[int] = set()
         self.decoding = 0
+        # Views of one tensor, so that a single copy brings several of them to the host.
         self.numbers = torch.zeros(6, count, dtype=torch.long, device=device)
         self.positions, self.counts, self.limits, self.tokens, self.prompts, self.keys = self.numbers
         self.noisy = torch.zeros(count, dtype=torch.bool, device=device)
@@ -150,6 +151,7 @@ class RowTable:
         """
         padding = slice(self.decoding, count)
         self.positions[padding] = position
+        # No tokens are left to a padding row, so `advance` keeps none.
         self.limits[padding] = self.counts[padding]
 
     def release(self, session: SessionState) -> None:
@@ -192,6 +194,7 @@ class RowTable:
         if other is None:
             self.cache.move(source, target, length)
         else:
+            # As many slots as either session has tokens.
             self.cache.swap(source, target, max(length, len(other.cached)))
             other.row = source
         self.sessions[source], self.sessions[target] = other, moving
@@ -214,6 +217,7 @@ class RowTable:
         B, T = tokens_BT.shape
         rows = slice(0, B)
         stops_BT = (tokens_BT[..., None] == self._stops).any(-1)  # `isin` sorts, and waits, if there are many
+        # Tokens up to the first stop, or more than there are.
         until_stop_B = torch.where(stops_BT.any(1), stops_BT.to(torch.uint8).argmax(1) + 1, T + 1)
         left_B = self.limits[rows] - self.counts[rows]
         kept_B = torch.minimum(sampled_B, torch.minimum(until_stop_B, left_B))  # 0 for a row that has ended
@@ -225,6 +229,7 @@ class RowTable:
             largest = log_probs_BTV.topk(self.top_tokens.shape[2])
             at = (torch.arange(B, device=self.device)[:, None], index_BT)
             self.top_tokens[at], self.top_log_probs[at] = largest.indices.to(torch.int32), largest.values
+        # The last kept token is fed next; for a row that has ended, any will do.
         self.tokens[rows] = tokens_BT.gather(1, kept_B[:, None].clamp(min=1) - 1)[:, 0]
         self.positions[rows] += kept_B
         self.counts[rows] += kept_B
@@ -244,9 +249,11 @@ class RowTable:
 
     def compact(self) -> None:
         """Fill the gaps among the decoding rows with the last decoding row, from the last gap on."""
+        # From the last gap on: the row that fills a gap then always decodes, and is no gap itself.
         for row in sorted(self._ended, reverse=True):
             self.decoding -= 1
             if row != (last := self.decoding):
+                # A decoding row has as many tokens in the cache as its position says.
                 self._move(last, row, int(self.positions[last]))
                 outputs = (self.out_tokens, self.out_log_probs, self.top_tokens, self.top_log_probs)
                 self.numbers[:, row] = self.numbers[:, last]
@@ -299,6 +306,7 @@ class Admission:
             table.release_idle()
         free = [row for row in range(table.decoding, len(table.sessions)) if table.sessions[row] is None]
         batch: list[ScoreRequest | DecodeRequest] = []
+        # A prefill interrupts all decoding sessions, so a few large ones are better than many small ones.
         if not table.decoding or len(free) >= min(len(self.waiting), len(table.sessions) // 8):
             if len(self.waiting) > len(free):  # long continuations first: started late, they would decode alone
                 self.waiting.sort(key=lambda r: (-_expected_tokens(r), -len(r.sequence)))

@@ -31,6 +31,7 @@ def sample(
     if top_p >= 1:
         return invert(log_probs_BV.exp(), uniforms_B)
     ordered_BV, tokens_BV = log_probs_BV.exp().sort(dim=-1, descending=True)
+    # Mass of the more probable tokens: 0 for the first one, which is always kept.
     before_BV = ordered_BV.cumsum(dim=-1) - ordered_BV
     rank_B = invert(ordered_BV.masked_fill(before_BV >= top_p, 0.0), uniforms_B)
     return tokens_BV.gather(1, rank_B[:, None])[:, 0]
@@ -96,6 +97,8 @@ def invert(weights_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:
 
     Weights need not be normalised; an index of weight 0 is never returned.
     """
+    # float32 would round small weights away once the sum is near 1.
     cumulative_BV = weights_BV.cumsum(dim=-1, dtype=torch.float64)
     targets_B1 = uniforms_B.to(torch.float64)[:, None] * cumulative_BV[:, -1:]
+    # NaN, as from a diverged policy, is found after the last index; the engine reports it with the answer.
     return torch.searchsorted(cumulative_BV, targets_B1)[:, 0].clamp_(max=weights_BV.shape[1] - 1)

@@ -155,9 +155,11 @@ def keep(
     log_p_Bn, log_q_Bn = (
         log_probs.gather(2, proposals_Bn[..., None])[..., 0] for log_probs in (policy_BTV[:, :most], drafter_BnV)
     )
+    # The product is 1 up to the first rejection.
     kept_B = (keep_uniforms_Bn < (log_p_Bn - log_q_Bn).double().exp()).long().cumprod(1).sum(1)
     p_BV = policy_BTV[rows_B, kept_B].double().exp()
     rejected_B = kept_B < most
+    # Nothing is subtracted where all proposals were kept: the token after them has the policy's distribution.
     q_BV = drafter_BnV[rows_B, kept_B.clamp(max=most - 1)].double().exp() * rejected_B[:, None]
     residual_BV = (p_BV - q_BV).clamp_(min=0.0)
     # Only by rounding is the residual empty: both distributions are equal, and a rejection there is as improbable as
@@ -284,6 +286,7 @@ class _BlockSampler:
         """Proposals, int64 (B,), at position i of the block, from the drafter's log-probabilities."""
         tokens_B = invert(log_probs_BV.exp(), self._uniforms(self.positions_B[:, None] + i, PROPOSE)[:, 0])
         if len(self._noise_keys):
+            # The drafter samples by the noise that the policy will use, so that similar distributions agree.
             tokens_B[self._noisy] = self._by_noise(log_probs_BV[self._noisy, None], i)[:, 0]
         return tokens_B
 

@@ -149,11 +149,14 @@ class VLLMSession:
         first, end = behind or 0, chunk_end(len(draft), behind, self._engine.chunk)
         if end < len(draft):
             shift = (len(self._prompt) + end - 1) % BLOCK
+            # One token after a whole block (see Chunks above), unless nothing is left of the chunk then.
             end = end - shift if end - shift > first else end
         self._engine.scored_tokens += end - first
         with self._engine.verification.running():
             # A prompt of one token is never cached, and the answer of vLLM's own worker would look like ours.
             rows = await self._rows(draft[:end], first, top, cached=len(self._prompt) + first > 1)
+            # NaN before the first number marks cached positions (`vllm.worker`); any later one is an error, which
+            # `checked` reports.
             unscored = int(np.isnan(rows.log_probs[:, 0]).cumprod().sum())
             if unscored:  # another draft in the cache has the same beginning
                 rows = joined(await self._rows(draft[: first + unscored], first, top, cached=False), rows)
@@ -289,6 +292,7 @@ def continuation_of(output: Output, stops: Collection[int], limit: int) -> Conti
 def bias_of(first: Residual, temperature: float = 1.0) -> dict[int, float]:
     """Biases of logits by token that turn p, at a temperature, into its residual."""
     with np.errstate(divide="ignore"):
+        # vLLM divides logits and biases by the temperature.
         biases = temperature * np.maximum(np.log(first.left), LEAST_BIAS)
     return {token: bias for token, bias in zip(first.tokens.tolist(), biases.tolist(), strict=True) if bias < 0}
 

@@ -71,6 +71,7 @@ class LocalVLLM:
         arguments: dict[str, Any] = {
             "dtype": "float32",
             "enforce_eager": True,
+            # The CPU build's default of 128 would leave the prefix of a short response uncached.
             "block_size": 32,
             "enable_prefix_caching": True,
             "max_model_len": max_length,
@@ -78,6 +79,7 @@ class LocalVLLM:
             "kv_cache_memory_bytes": cache_bytes,
             # A chunked prefill rewinds the request's random numbers, which fails on a CPU.
             "enable_chunked_prefill": False,
+            # Without chunked prefill a whole prompt has to fit into one pass.
             "max_num_batched_tokens": max(max_length, 16384),
             "worker_cls": WORKER,
             "max_logprobs": -1,  # as many as the model has tokens
@@ -131,6 +133,7 @@ class LocalVLLM:
                 value=self._worker,
                 allowed=WORKER,
             )
+        # Requests of a session share an id, for a balancer of servers; vLLM itself needs a name for each.
         name = f"{request_id}-{next(self._numbers)}"
         answer = self._answers[name] = asyncio.get_running_loop().create_future()
         self.engine.add_request(name, tokens_input(prompt_ids), params)
@@ -146,6 +149,7 @@ class LocalVLLM:
                 allowed="false",
             )
         self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        # Cached keys and values are those of the old weights.
         if not self.engine.reset_prefix_cache():
             raise RuntimeError("weights were loaded while requests were running")
 
@@ -173,5 +177,6 @@ def to_output(output: RequestOutput) -> LocalOutput:
 
 def _rows(prompt: FlatLogprobs, name: str) -> list[list[Any]]:
     """One field of a prompt's log-probabilities by position: of the token, or of the most probable ones if any."""
+    # vLLM has nothing for the first token, and puts the prompt's own token before the most probable ones.
     values, spans = getattr(prompt, name), zip(prompt.start_indices[1:], prompt.end_indices[1:], strict=True)
     return [values[begin + 1 if end - begin > 1 else begin : end] for begin, end in spans] + [[0]]

@@ -75,6 +75,7 @@ class PolicySampler(Sampler):
     def compute_logprobs(self, logits: torch.Tensor) -> torch.Tensor:
         """Log-probabilities, float32; at temperature 1 for requests with greedy sampling."""
         if self._temperatures is not None:
+            # A copy, since vLLM divides in place and samples from these logits afterwards.
             logits = self.apply_temperature(logits.to(torch.float32, copy=True), self._temperatures, all_random=False)
         return super().compute_logprobs(logits)
 
@@ -94,6 +95,7 @@ class ScoringRunner(ModelRunner):
     ) -> dict[str, LogprobsTensors | None]:
         """Answers of the requests whose prompts end in this step."""
         requests = self.num_prompt_logprobs
+        # Answers of aborted requests are dropped.
         self._answers = {name: answer for name, answer in self._answers.items() if name in requests}
         parts = {
             name: self._part(name, num_scheduled_tokens[name]) for name in requests if name in num_scheduled_tokens
@@ -117,8 +119,10 @@ class ScoringRunner(ModelRunner):
                 torch.full((rows, width), torch.nan),
                 torch.full((rows,), width, dtype=torch.int32),
             )
+        # Not the positions before `first`, nor the prompt's last one, which no token of the prompt follows.
         low = max(begin, first)
         high = max(low, min(begin + count, len(tokens) - 1))
+        # From positions in the prompt to indices among the step's hidden states.
         shift = self.query_start_loc.np[self.input_batch.req_id_to_index[name]].item() - begin
         return Scored(
             self._answers[name],
