@@ -99,11 +99,13 @@ class Checkpoints:
         """A checkpoint's folder, to be filled in the block; it counts, with the state of then, when the block ends."""
         with atomic_folder(self.folder / step_name(step)) as unfinished:
             yield unfinished
+            # After the block, which may still change files and state: the checkpoint is that after the step's record.
             files = measure(unfinished, (file for file in unfinished.rglob("*") if file.is_file()))
             progress = asdict(state) | {"seconds": round(state.seconds, 3)}
             content = {**self.run, **progress, **files}
             write_json(unfinished / STATE, {**content, OWN_HASH: fingerprint(content)})
         complete = self._complete()
+        # Only now that the new one has its name, so that a crash leaves at least one whole checkpoint.
         for old in complete[:-KEPT]:
             shutil.rmtree(old)
         if len(complete) >= KEPT:  # enough whole ones
@@ -167,6 +169,7 @@ class Checkpoints:
             intact = own_hash == fingerprint(content)
         except (UserError, TypeError) as error:  # a TypeError for what has no hash, such as NaN
             return {}, f"{STATE}: {error.message if isinstance(error, UserError) else error}"
+        # A state without its own hash may be of an earlier version, which is another error than damage.
         if not intact and (own_hash is not None or "run" not in content):
             return {}, f"{STATE} is damaged: its hash is not the one in it"
         if (version := content.get("format", 1)) != FORMAT:

@@ -56,6 +56,7 @@ def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) 
     outputs = [loop.folder.records, *steps_in(folder / "rollouts", ".parquet").values()]
     outputs += [file for policy in policies for file in sorted(policy.glob("*.safetensors"))]
     inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
+    # A manifest says that the run is finished, so only the owner of the folder may write it.
     held.check()
     write_manifest(
         folder / "manifest.json",

@@ -82,6 +82,7 @@ class TrainingLoop:
         self.folder.path.mkdir(parents=True, exist_ok=True)
         self.load_state(hashes=True)
         if self.state.step < self.steps:
+            # Before anything is removed: a finished run without its checkpoint is kept.
             self.folder.keep_finished(self.identity, self.checkpoints.inputs)
         if lease:
             self.check = lease.check
@@ -90,6 +91,7 @@ class TrainingLoop:
         self.folder.keep_checkpoints(self.identity)
         truncate_records(self.folder.records, self.state.step, self.state.records)
         self.folder.truncate_rollouts(self.state.step)
+        # After the records are truncated: they say which steps were evaluated.
         self.folder.keep_policies(self.evaluated_steps)
         if self.state.step < self.steps and commit not in self.state.commits:
             self.state.commits.append(commit)
@@ -155,18 +157,22 @@ class TrainingLoop:
             **metrics,
         }
         if self.state.lenience is not None and isinstance(self.run.reuse, AdaptiveReuse):
+            # The record has the lenience of this step, the checkpoint below that of the next one.
             record["lenience"] = self.state.lenience
             self.state.lenience = self.run.reuse.next_lenience(self.state.lenience, record)
         self.check()  # the lease, before anything is written
+        # Before the record: a recorded step has its rollouts, and rollouts without a record are removed on resuming.
         save_groups_of_step(self.folder.rollouts(step), epoch, rollout.groups)
         with self._checkpoint(trainer, clock, batch is not None):
             if batch:
+                # After `save`: under verl vLLM sleeps while its processes write, and `publish` wakes it.
                 trainer.publish()
             with clock.excluded():
                 record |= self._fresh(trainer, tasks)
             record["seconds"] = clock.finish()
             self.check()
             append_record(self.folder.records, record)
+            # Within the block, so that the checkpoint has counted this step.
             self.state.step += 1
             self.state.seconds += time.perf_counter() - began
         return record
@@ -204,6 +210,8 @@ class TrainingLoop:
                 trainer.save(folder)
                 self.checkpoints.save_schedule(folder, self.schedule.state())
                 if evaluated:
+                    # If the record is never written, `RunFolder.keep_policies` removes it again.
                     trainer.save_policy(folder, self.folder.policy(done))
             yield
+            # Before the folder gets its name: its state has this hash.
             self.state.records = sha256(self.folder.records)

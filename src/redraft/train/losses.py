@@ -57,6 +57,7 @@ def _normalised(
         index=index,
         norm_adv_by_std_in_grpo=False,
     )
+    # As in verl, the reward of a group of one is divided by 1; its standard deviation would be NaN.
     rewards, scales = token_level_rewards.sum(-1), torch.ones_like(token_level_rewards[:, 0])
     for group in set(index.tolist()):
         rows = torch.from_numpy(np.flatnonzero(index == group)).to(rewards.device)
@@ -151,6 +152,7 @@ class PolicyLoss:
 
     def __init__(self, algorithm: PolicyGradient) -> None:
         self.algorithm = algorithm
+        # verl's class requires the first three, which the loss does not read.
         self.config = ActorConfig(
             strategy="fsdp",
             rollout_n=1,
@@ -180,6 +182,7 @@ class PolicyLoss:
             weights_BT: importance weights of the policy loss, None where all are 1.
             whole_batch: `batch_num_tokens` and `global_batch_size` of the mini-batch it is part of.
         """
+        # verl's loss takes its normalisers from here: those of the mini-batch, so that its micro-batches add up.
         self.config.global_batch_info.update(whole_batch)
         loss, metrics = self._policy_loss(
             old_log_prob=old_BT,
@@ -194,6 +197,7 @@ class PolicyLoss:
             return ActorLoss(loss, metrics["actor/pg_clipfrac"], None)
         divergence_BT = core_algos.kl_penalty(log_probs_BT, ref_BT, self.algorithm.kl_loss_type)
         weighted = core_algos.agg_loss(divergence_BT, mask_BT, self.algorithm.loss_agg_mode, **whole_batch)
+        # All rows of a micro-batch may be masked.
         kl = float((divergence_BT.detach() * mask_BT).sum() / mask_BT.sum().clamp(min=1))
         return ActorLoss(loss + self.algorithm.kl_loss_coef * weighted, metrics["actor/pg_clipfrac"], kl)
 

@@ -54,6 +54,7 @@ def initialise(model: TinyModel, tokenizer: Any) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
+    # The seed below must not change the random numbers of the caller.
     with torch.random.fork_rng():
         torch.manual_seed(model.warm_start.seed)
         return model_class(config)
@@ -192,6 +193,7 @@ def load_critic(path: Path, seed: int) -> Any:
             torch.manual_seed(seed)
             config = transformers.AutoConfig.from_pretrained(path, num_labels=1, **NO_CODE)
             check_tokens(config, path)
+            # transformers would drop a tenth of the hidden states before this head while it trains.
             config.classifier_dropout = 0.0
             critic, info = transformers.AutoModelForTokenClassification.from_pretrained(
                 path,

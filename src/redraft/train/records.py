@@ -58,6 +58,7 @@ class StageClock:
         """Seconds by stage and in `total`."""
         total = self.now() - self._began - self._left_out
         claimed = sum(seconds for name, seconds in self.seconds.items() if name != "others")
+        # Not negative by rounding; `total` is the sum of the stages in any case.
         self.seconds["others"] = max(total - claimed, 0.0)
         return {**self.seconds, "total": claimed + self.seconds["others"]}
 
@@ -74,6 +75,7 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
         steps_per_epoch: turns ages in steps into epochs.
     """
     made = [sample for group in groups for sample in group.samples if not sample.carried]
+    # Groups of new prompts: one that is continued has carried samples besides a replayed one.
     new = [g for g in groups if not any(s.carried and s is not g.replayed for s in g.samples)]
     rollouts = [sample.rollout for sample in made]
     drafted = [r for r in rollouts if r.draft_length]
@@ -142,6 +144,7 @@ def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None
         }
     )
     with atomic(file) as temporary:
+        # `read_parquet` verifies the checksums: a flipped bit is an error and not another token.
         frame.to_parquet(temporary, index=False, write_page_checksum=True)
 
 

@@ -104,12 +104,14 @@ def _batch(
 
 def _backward(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> float:
     """Add the gradient of the batch's mean loss, a micro-batch at a time; returns the loss."""
+    # Position after the last target of each row.
     ends = tokens.shape[1] - (targets != IGNORED).flip(1).int().argmax(1)
     counted, total = (targets != IGNORED).sum(), 0.0
     for rows in ends.argsort(stable=True).split(ROWS):
         width = int(ends[rows].max())
         logits = model(input_ids=tokens[rows, :width]).logits[:, :-1].flatten(0, 1)
         wanted = targets[rows, 1:width].flatten()
+        # Sums over the tokens of the whole batch, so that micro-batches add up to the gradient of its mean.
         loss = torch.nn.functional.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum") / counted
         loss.backward()
         total += float(loss.detach())
@@ -119,8 +121,10 @@ def _backward(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tenso
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
     """A new matrix with singular values of 0.5 to 1.5 in place of those of at least a hundredth of its norm."""
     first, second, third = COEFFICIENTS
+    # Newton-Schulz iteration. The Gram matrix of the shorter side is the smaller one.
     tall = matrix.shape[0] > matrix.shape[1]
     wide = matrix.T if tall else matrix
+    # The Frobenius norm is at least the largest singular value, so all are at most 1, as the iteration needs.
     wide = wide / wide.norm().clamp(min=EPSILON)
     for _ in range(ITERATIONS):
         gram = wide @ wide.T

@@ -86,6 +86,7 @@ class SelfSpeculativeDecoding(Decoding):
             return Roofline(roofline, gamma, accepted, configured.margin)
 
         ladder = Ladder(tuple(configured.draft_lengths), configured.raise_at, configured.lower_at, configured.patience)
+        # `always` waits for no full batch: with a ramp of 0 the first pass speculates.
         self.control = Control(ladder, rule, 0 if configured.when == "always" else configured.ramp)
         self.engine = SelfSpeculativeEngine(
             rounded(policy, dtype),
@@ -114,7 +115,7 @@ class SelfSpeculativeDecoding(Decoding):
             "speculated_passes": done.passes / passes if passes else None,
             "drafting_seconds": done.drafting_seconds,
             "block_verification_seconds": done.verification_seconds,
-            "kept_at": {str(place + 1): kept / proposed for place, (kept, proposed) in enumerate(at)},
+            "kept_at": {str(position + 1): kept / proposed for position, (kept, proposed) in enumerate(at)},
             "kept_from": {str(start): kept for start, kept, _ in parts},
             "proposed_from": {str(start): proposed for start, _, proposed in parts},
             "quantisation_seconds": drafter.seconds,

@@ -78,6 +78,7 @@ class Batch:
         """
         rows = torch.arange(len(self.mask), device=self.mask.device) if rows is None else rows
         ends = self.starts + self.mask.sum(1).long()
+        # Stable, since the order of rows decides the last bits of sums.
         for chosen in rows[ends[rows].argsort(stable=True)].split(size):
             width = int(ends[chosen].max())
             whole = (self.starts, self.mask, self.trained)
@@ -103,10 +104,12 @@ class Batch:
         # Pad tokens after the end need no attention mask: attention is causal, and `mask` drops their own outputs.
         hidden = hidden_states(model, input_ids=self.tokens, attention_mask=None)
         rows, index = self.mask.nonzero(as_tuple=True)
+        # The state before a token has the distribution of that token.
         return hidden[rows, self.starts[rows] + index - 1]
 
     def _spread(self, values: torch.Tensor) -> torch.Tensor:
         """Values of all response tokens in (rows, longest response), 0 after their ends."""
+        # In the order of `nonzero` in `_hidden`: row by row.
         return torch.zeros_like(self.mask, dtype=values.dtype).masked_scatter(self.mask > 0, values)
 
     def values(self, critic: Any) -> torch.Tensor:
@@ -194,6 +197,7 @@ class Learner:
             # KL divergence of the behaviour policies q from the current policy p, nats per token, estimated by
             # exp(d) - 1 - d with d = log p - log q (Schulman, 2020, "Approximating KL Divergence", k3).
             behaviour_BT = pad_sequence([torch.from_numpy(r.behaviour) for r in rollouts], batch_first=True).to(old_BT)
+            # float64, since exp(d) - 1 - d is about d^2 / 2, and d is often no more than rounding.
             gaps_BT = (old_BT - behaviour_BT).double() * batch.mask
             drift = float((gaps_BT.expm1() - gaps_BT).sum() / batch.mask.sum())
         ref_BT = values_BT = None
@@ -275,6 +279,7 @@ class Learner:
         update = np.repeat(np.arange(len(sizes)), sizes)[owner_B]
         minis = []
         for rows in torch.arange(len(owner_B), device=self.device).split(np.bincount(update).tolist()):
+            # Of the whole mini-batch, so that the losses of its micro-batches add up to its own.
             tokens = batch.trained[rows].sum()
             sequences = int((batch.trained[rows].sum(1) > 0).sum())
             if sequences:
@@ -337,6 +342,7 @@ class Learner:
         """One optimiser step; returns the gradient's norm before it was clipped."""
         limit = self.run.trainer.gradient_clip
         norm = float(torch.nn.utils.clip_grad_norm_(self.parts[part].parameters(), limit))
+        # Before the step, so that weights stay finite.
         for quantity, value in {**measured, "gradient norm": norm}.items():
             if not math.isfinite(value):
                 raise UserError(

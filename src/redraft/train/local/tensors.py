@@ -33,6 +33,7 @@ def restore_parts(folder: Path, parts: Mapping[str, Any]) -> None:
             for key, tensor in tensors.items():
                 index, _, entry = key.partition(".")
                 state.setdefault(int(index), {})[entry] = tensor
+            # The groups' settings come from the configuration; `Learner.warm_up` sets the rate before each update.
             part.load_state_dict({"state": state, "param_groups": part.state_dict()["param_groups"]})
         else:
             part.load_state_dict(tensors)

@@ -66,6 +66,7 @@ class LocalTrainer:
         self.scores_drafts = Capability.TRAINER_SCORES in run.reuse.needs
         answers = [problem.answer for problem in self.problems]
         self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.reward)
+        # After the learner, which has moved the policy to its device.
         self.decoding = open_decoding(run, self.learner.policy, longest)
         self.engine = self.decoding.engine
 
@@ -141,6 +142,7 @@ class LocalTrainer:
     def update(self, groups: Sequence[Group]) -> UpdateResult:
         """Update policy and critic."""
         clock = StageClock(self.now)
+        # The loop has already counted this update.
         self.learner.warm_up(self.loop.state.training_step - 1)
         metrics = self.learner.update(groups, self.prompts, clock)
         return UpdateResult(metrics, clock.seconds)
@@ -152,6 +154,7 @@ class LocalTrainer:
     def fresh(self, tasks: Sequence[Task], step: int) -> FreshSamples:
         """Measure new samples of the current policy; the KL divergence is exact, over the full vocabulary."""
         meter, outside = Meter(), Outside()
+        # Separate streams: with the rollouts' numbers the samples would be correlated with those that are trained on.
         context = self._context(Streams(self.run.seed, step, "fresh"), meter, outside, {})
         groups = self.engine.run(*(vanilla(task, context) for task in tasks), outside=outside)
         rewards = [reward for group in groups for reward in group.rewards.tolist()]

@@ -47,6 +47,7 @@ def compose(
         UserError: for a setting that verl does not support, an unknown key, or a value that verl rejects.
     """
     _check_supported(run, gpu)
+    # A copy, since the defaults are cached.
     config, site, file = (
         copy.deepcopy(config_rules.defaults()),
         engine_of(run).verl,

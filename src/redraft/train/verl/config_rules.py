@@ -98,6 +98,7 @@ def _fields(target: str) -> dict[str, Any]:
 
 def _fits(value: Any, kind: Any) -> bool:
     try:
+        # Strict, since Pydantic would otherwise take the text "5" for a number.
         TypeAdapter(kind).validate_python(value, strict=not isinstance(value, dict | list))
     except ValidationError:
         return False

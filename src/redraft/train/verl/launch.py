@@ -182,6 +182,7 @@ class VerlTrainer:
         while True:
             if self.lease:
                 self.lease.check()
+            # Before the records are read: those of a process that has ended are complete.
             code = process.poll()
             text = records.read_text(encoding="utf-8") if records.exists() else ""
             for line in text[: text.rfind("\n") + 1].splitlines()[seen:]:  # the last line may be incomplete

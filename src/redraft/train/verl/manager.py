@@ -17,6 +17,7 @@ class RolloutManager(AgentLoopManagerTQ):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # verl creates its workers from this class, after the constructor.
         self.agent_loop_workers_class = ray.remote(RolloutWorker)
 
     def _spread(self, method: str, tasks: Sequence[Task], step: int) -> list[Any]:

@@ -78,6 +78,7 @@ class RolloutWorker:
         self.answers = [problem.answer for problem in problems]
         # Handles are kept, since an actor lives only as long as a handle to it.
         self.shards = [ray.get_actor(name_of(i)) for i in range(config.redraft.shards)]
+        # A grader that a response kills is started again and tries twice more; then Ray's error ends the run.
         self.grader: Any = ray.remote(Grader).options(max_restarts=-1, max_task_retries=2).remote()
 
     async def roll_out(self, tasks: Sequence[Task], step: int) -> WorkerRollouts:
@@ -91,6 +92,7 @@ class RolloutWorker:
 
     async def _group(self, task: Task, step: int) -> tuple[Group, dict[str, float], int, float]:
         """Group of a task, wait in seconds by stage, cached tokens, and CPU seconds of grading."""
+        # The same assignment as in `Shard.load`.
         shard, retention = self.shards[task.prompt % len(self.shards)], self.run.reuse.retention
         keeps = retention.visits > 0 or retention.correct > 0
         memory = Memory.unpacked(await shard.find.remote(task.prompt), retention) if keeps else Memory(retention)
@@ -98,6 +100,7 @@ class RolloutWorker:
         group = await self.strategy(task, context)
         if keeps:
             await shard.put.remote(pack_groups([group]))
+        # Of this group alone: each context has an engine, whose stopwatches start from 0.
         usage = context.engine.usage
         seconds = {
             "verification": usage.verification_seconds,

@@ -81,6 +81,7 @@ def actor(run: Run) -> Table:
         "strategy": "fsdp2",
         "ppo_mini_batch_size": run.trainer.most_prompts_per_update,
         "ppo_epochs": 1,
+        # Rows are trained on in the order of the batch, as in the local trainer.
         "shuffle": False,
         "data_loader_seed": run.seed,
         "clip_ratio": algorithm.clip_low,
@@ -246,6 +247,7 @@ def on_gpus(run: Run) -> Table:
             "rollout": {
                 "full_determinism": engine.bitwise,  # sets VLLM_BATCH_INVARIANT for vLLM's processes
                 "dtype": "bfloat16",
+                # vLLM gets the trainer's weights before its first request, so it need not read the files.
                 "load_format": "dummy",
                 "gpu_memory_utilization": engine.gpu_memory_utilization,
                 "enforce_eager": engine.eager,

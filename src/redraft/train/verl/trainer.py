@@ -74,12 +74,14 @@ class VerlSteps(PPOTrainerSync):
         self.loop = TrainingLoop(self.run, Path(ours["folder"]), ours["inputs"], len(problems))
         if ours.get("lease"):
             self.loop.check = partial(check_owner, self.loop.folder.path, ours["lease"])
+        # The launcher has verified the hashes, and has added its commit to those of the checkpoint.
         self.loop.load_state(hashes=False)
         self.loop.state.commits = list(ours["commits"])
         tokenizer = models.load_tokenizer(config.actor_rollout_ref.model.path)
         prompts = encode(tokenizer, [problem.prompt for problem in problems])
         self.rows = RowWriter(self.run, prompts, tokenizer.eos_token_id)
         retention = self.run.reuse.retention
+        # Before verl starts its rollout workers, which look the shards up by name.
         self.shards = [ray.remote(Shard).options(name=name_of(i)).remote(retention) for i in range(ours["shards"])]
         self.awake = True
         self.stored: list[str] = []
@@ -97,6 +99,7 @@ class VerlSteps(PPOTrainerSync):
     def fit(self, agent_loop_manager: Any) -> None:
         """Run all steps in the training loop."""
         self.agent_loop_manager = agent_loop_manager
+        # Set by the `fit` that this replaces, and read by verl's hooks.
         self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
         self.loop.train(self)
 
@@ -127,6 +130,7 @@ class VerlSteps(PPOTrainerSync):
 
     def update(self, groups: Sequence[Group]) -> UpdateResult:
         """One step of verl on these groups; a UserError if the policy has diverged."""
+        # Counted without an update too, as `training_step` is, from which `restore` sets it.
         self.global_steps += 1
         minis = mini_batches(groups, self.run.trainer)
         if not minis:
@@ -137,6 +141,7 @@ class VerlSteps(PPOTrainerSync):
         self.timing_raw: dict[str, float] = {}
         batch = self._step_once(metrics, self.timing_raw, sum(map(len, minis)))
         gaps = dict(zip(GAPS, log_prob_gaps(batch), strict=True))
+        # Keys are indices in a batch: rows that are left would mix with the next batch.
         tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
         measured: dict[str, float | None] = {}
         for key, name in self._metric_names.items():
@@ -224,6 +229,7 @@ class VerlSteps(PPOTrainerSync):
     def _wake(self) -> None:
         """Send the current weights to sleeping engines, which wakes them."""
         if not self.awake:
+            # verl's hook writes its time there.
             self.timing_raw = {}
             self.on_step_end()
         self.awake = True
@@ -231,6 +237,7 @@ class VerlSteps(PPOTrainerSync):
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """verl's old log-probabilities, replaced by stored ones where samples have them."""
         batch = super()._compute_old_log_prob(batch, metrics)
+        # Here, since advantages and losses read the old log-probabilities after this.
         put_stored_log_probs(self.stored)
         return batch
 

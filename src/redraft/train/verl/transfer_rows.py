@@ -64,6 +64,7 @@ class RowWriter:
             UserError: for groups or updates of different sizes with a loss that would count masked rows.
         """
         self._check_masked_rows(minis)
+        # Masked groups are numbered after all others, so that no key occurs twice.
         rows, numbers, masked = [], itertools.count(), itertools.count(sum(map(len, minis)))
         for mini in minis:
             for group in mini:
@@ -131,6 +132,7 @@ class RowWriter:
             key, field, tag = self._row(
                 f"pad{number:09d}", index, prompt, [self.pad], [0.0], [0], 0.0, global_step, {"prefix_length": 1}
             )
+            # verl leaves such rows out of its counts.
             yield key, field, tag | {"is_padding": True}
 
     def _row(
@@ -169,6 +171,7 @@ class RowWriter:
             "global_steps": global_step,
         }
         sizes = {"prompt_len": len(field["prompts"]), "response_len": len(tokens), "seq_len": len(whole)}
+        # Versions of the weights that sampled the row: those before this update.
         steps = {"global_steps": global_step, "min_global_steps": global_step - 1, "max_global_steps": global_step - 1}
         return f"{uid}_{index}_0", field, {"status": "success", **sizes, **steps}
 
