@@ -75,6 +75,7 @@ class AdaptiveReuse(DraftsOfLastVisit):
             return lenience
         error = max(-1.0, min(1.0, 1.0 - measured / self.budget))
         moved = math.log(lenience) + self.gain * error
+        # Bounded in every step, so that the integral does not grow while the lenience is at a bound.
         return math.exp(max(math.log(self.lowest), min(math.log(self.highest), moved)))
 
 

@@ -45,4 +45,5 @@ class DynamicSchedule(EpochSchedule):
     def batch(self) -> list["Group"] | None:
         """The groups that waited longest, once a batch is full."""
         batch = super().batch()
+        # `super().batch` has emptied the queue, so that the rest is dropped.
         return None if batch is None else batch[: self.batch_prompts]

@@ -120,6 +120,7 @@ class Graphs:
                 self._warmed[shape] = self._warmed.get(shape, 0) + 1
                 self._capture.warm_up(work)  # this is a real step, whose tokens count
                 return
+            # A capture only records the kernels; the replay below computes the step.
             self._replays[shape] = self._capture.capture(work)
             self.captured += 1
         self._replays[shape]()

@@ -56,6 +56,7 @@ class Positions:
     @property
     def of_top(self) -> Distributions:
         """The same with only the most probable tokens of q stored."""
+        # A rule that accepts from the left asks only whether the draft's own token is in S.
         support = np.where(self.whole.in_top, self.tokens, NOWHERE)[:, None]
         log_p_T1, log_q_T1 = self.log_p_T[:, None], self.log_q_T[:, None]
         return Distributions(self.tokens, self.log_p_T, self.log_q_T, support, log_p_T1, log_q_T1)

@@ -162,4 +162,5 @@ async def graded(task: Task, rollouts: Sequence[Rollout], context: RolloutContex
     """The task's group: the samples it carries, and these rollouts with their rewards."""
     rewards = await context.reward(task.prompt, rollouts)
     samples = (Sample(rollout, float(reward)) for rollout, reward in zip(rollouts, rewards, strict=True))
+    # Carried samples first, in the order of the indices of samples (`indices`).
     return Group(task.prompt, task.visit, (*task.carried, *samples))
