@@ -130,6 +130,7 @@ def importance_weights(
         log_weights_BT: float32 (rows, tokens), of each token alone.
         mask_BT: (rows, tokens), 1 on response tokens.
     """
+    # verl takes log(old / rollout), which is the log-weight here.
     weights_BT, found = compute_rollout_correction_weights(log_weights_BT, mask_BT, importance.level, importance.bound)
     return weights_BT, {key: found[name] for key, name in WEIGHTS.items()}
 

@@ -15,16 +15,16 @@ def reporter(name: str, every: int) -> Callable[[int, int, str], None]:
     Where steps are long it prints after each that ends `SILENCE` seconds after the last line.
     """
     began = spoke = time.perf_counter()
-    first: list[int] = []
+    first: int | None = None
 
     def report(done: int, total: int, text: str) -> None:
-        nonlocal spoke
-        first.append(done - 1)
+        nonlocal spoke, first
+        # Steps of an earlier process are not in the time of this one.
+        first = done - 1 if first is None else first
         if done % every and done != total and time.perf_counter() - spoke < SILENCE:
             return
         spoke = time.perf_counter()
-        left = (time.perf_counter() - began) / (done - first[0]) * (total - done)
-        first[1:] = []
+        left = (time.perf_counter() - began) / (done - first) * (total - done)
         print(f"  {name:<34} {done:>4}/{total}  {text}  {left:4.0f} s left", file=sys.stderr, flush=True)
 
     return report

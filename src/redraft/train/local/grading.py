@@ -62,6 +62,7 @@ class Graders:
             )
         try:
             rewards, seconds = await future
+        # A MemoryError comes from the worker's limit (`tasks.workers.MEMORY`).
         except (TimeoutError, ProcessExpired, MemoryError):
             if len(texts) == 1:
                 return [0.0]

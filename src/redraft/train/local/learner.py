@@ -212,6 +212,7 @@ class Learner:
             lengths_B = np.array([rollout.length for rollout in rollouts])
             rewards_B = shaped(self.run.algorithm, rewards_B, lengths_B, self.run.trainer.max_response_tokens)
             on_device_B = torch.from_numpy(rewards_B).to(self.device)
+            # `mask` and not `trained`: a sample whose gradient is stopped counts in the baseline.
             advantage_BT, returns_BT = advantages(self.run.algorithm, on_device_B, batch.mask, owner_B, values_BT)
         metrics: dict[str, float | None] = {"entropy": float(entropy_BT.sum() / batch.mask.sum()), "drift": drift}
         weights_BT = None

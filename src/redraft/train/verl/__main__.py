@@ -25,6 +25,7 @@ def main(file: str) -> None:
         def run(self, config: Any) -> None:
             import redraft.train.verl.trainer  # noqa: F401  registers the trainer
 
+            # The class itself, in this process: `TaskRunnerV1` would start another actor.
             TaskRunnerV1.__ray_metadata__.modified_class().run(config)
 
     run_ppo(OmegaConf.load(file), TaskRunner)

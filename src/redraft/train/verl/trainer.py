@@ -189,6 +189,7 @@ class VerlSteps(PPOTrainerSync):
         changed."""
         self.global_steps = self.loop.state.training_step
         for name, group in self._learners().items():
+            # verl can delete what it has loaded, which is the checkpoint itself.
             group.load_checkpoint(local_path=str(folder / name), del_local_after_load=False)
         files = [str(file) for file in sorted((folder / "memory").glob("*.arrow"))]
         ray.get([shard.load.remote(files, i, len(self.shards)) for i, shard in enumerate(self.shards)])

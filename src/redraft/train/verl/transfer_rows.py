@@ -113,6 +113,7 @@ class RowWriter:
             rollout = sample.rollout
             # With importance weights the first token after a rejection has a density that no engine computed.
             fresh_from = rollout.length if sample.carried else rollout.prefix_length + (rollout.log_weights is not None)
+            # verl's baselines take the rewards of all rows of a `uid`, also of those that are masked.
             mask = [int(sample.use is Use.TRAINED)] * rollout.length
             yield self._row(
                 f"{number:09d}",
