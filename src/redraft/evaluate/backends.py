@@ -142,6 +142,7 @@ class TransformersBackend(_Loaded):
     def _generate(self, batch: list[GenerationRequest], sampling: Sampling) -> np.ndarray:
         """The tokens that `generate` appends, int64, (rows, tokens), padded after the stop token."""
         width = max(len(request.prompt) for request in batch)
+        # Any token will do, since padding is masked on the left and cut off after the stop.
         pad = min(self.stops, default=0)
         prompts = torch.tensor([[pad] * (width - len(r.prompt)) + r.prompt for r in batch], device=self.model.device)
         # Prompts are padded on the left, so that all responses start at the same position.

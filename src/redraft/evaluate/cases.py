@@ -142,6 +142,7 @@ class _Rollouts:
             for step, file in self.files.items()
         ]
         frame = pd.concat(lines, ignore_index=True)
+        # A draft joins the rollout of the next visit with the same prompt and sample.
         old = frame[["visit", *KEY, "step", "reward"]].assign(visit=frame["visit"] + 1)
         old = old.rename(columns={"step": "old_step", "reward": "old_reward"})
         return frame[frame["draft_length"] > 0].merge(old, on=["visit", *KEY], validate="1:1")

@@ -50,7 +50,9 @@ def distinct_1(responses: Ragged) -> float:
 def distinct_2(responses: Ragged) -> float:
     """Number of different bigrams over the number of all bigrams, within responses only; 0 without bigrams."""
     begins_bigram = np.ones(len(responses.values), dtype=bool)
+    # The last token of a response begins no bigram; a response without tokens has no last one.
     begins_bigram[responses.ends[responses.lengths > 0] - 1] = False
+    # Two token ids of 32 bits in one number, which sorts fast.
     codes = (responses.values[:-1].astype(np.int64) << 32) | responses.values[1:]
     return _distinct(codes[begins_bigram[:-1]])
 
@@ -196,6 +198,7 @@ class PreviousEpoch:
             The earlier response of each key, or None if there is none.
         """
         if epoch != self._epoch:
+            # After a gap there is no epoch before this one to compare with.
             self._earlier = self._current if epoch == self._epoch + 1 else {}
             self._current, self._epoch = {}, epoch
         self._current.update(zip(keys, responses.rows(), strict=True))

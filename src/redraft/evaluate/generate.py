@@ -167,6 +167,7 @@ def identity(
             continue
         stats = [(file.name, file.stat()) for file in sorted(policy.iterdir()) if file.is_file()]
         files.append([step, [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]])
+    # As in all fingerprints, a default is left out.
     precision = [] if dtype == "auto" else [dtype]
     return fingerprint([files, prompted, seed, evaluation.backend, evaluation.harness, *precision])
 

@@ -54,6 +54,7 @@ class GenerationParts:
         self.file, self.check = file, check
         self.folder = file.with_name(f"{file.name}.parts") / identity
         self.done: set[tuple[Any, ...]] = set()
+        # Left by killed processes: the caller has the lease of the folder.
         remove([*unfinished(self.folder.parent), *file.parent.glob(f".{file.name}.*.tmp")])
         for path in self._paths():
             try:
@@ -68,6 +69,7 @@ class GenerationParts:
 
     def _paths(self) -> list[Path]:
         whole = self.folder / WHOLE
+        # Parts next to the whole are left by a kill within `finish`, and are in it.
         return [whole] if whole.exists() else sorted(self.folder.glob("*.parquet"))
 
     def begin(self) -> None:

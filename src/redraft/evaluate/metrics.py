@@ -156,4 +156,5 @@ def _effective(shares: np.ndarray, samples: int) -> float:
     variance = shares.var(ddof=1) / problems
     # The variance is estimated from this number of problems, hence Student's quantile (Korn and Graubard, 1998).
     size = mean * (1 - mean) / max(variance, 1e-300) * (Z / stdtrit(problems - 1, 0.975)) ** 2
+    # Where all problems have the same share the number is huge, and the bound applies.
     return float(np.clip(size, problems, problems * samples))

@@ -64,6 +64,7 @@ class VLLMBackend:
             deliver(Response(request.problem, request.sample, tokens, finish))
 
         async def everything() -> None:
+            # Enough requests that vLLM never waits for one, and not all at once.
             turn = asyncio.Semaphore(4 * self.settings.max_rows)
             await asyncio.gather(*(one(request, turn) for request in requests))
 

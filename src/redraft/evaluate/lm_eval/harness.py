@@ -95,6 +95,7 @@ def sample(
             results, seconds = _run(model, task, templated, seed, limit)
             rows = _rows(model, task.config.task, results["samples"][task.config.task], benchmark)
             metrics = {
+                # lm-eval names a metric `name,filter`.
                 metric.partition(",")[0]: float(value)
                 for metric, value in results["results"][task.config.task].items()
                 if "," in metric and not metric.partition(",")[0].endswith("_stderr")

@@ -25,6 +25,7 @@ from redraft.tasks.prompts import encode
 
 SampleKey = tuple[str, int, int]
 """Task, problem and sample."""
+# Values at which these settings change nothing; other settings are rejected at any value.
 _WITHOUT_EFFECT = {"until": [], "top_k": 0, "repetition_penalty": 1.0, "do_sample": None}
 _USED = ("temperature", "top_p", "max_gen_toks")
 

@@ -16,6 +16,7 @@ from redraft.tasks.prompts import DATE
 from redraft.train import models
 
 Open = Callable[[Path | str, int, int, EngineSettings], LM]
+# As in `encode`: some templates would write today's date.
 _TEMPLATE = {"date_string": DATE}
 
 
