@@ -121,6 +121,7 @@ def _section(content: Any, section: str, file: Path) -> dict[str, Any]:
 
 def _number(content: Any, section: str, key: str, file: Path, *, zero: bool = False) -> float:
     value = _section(content, section, file).get(key)
+    # `ulp` is the smallest number above 0.
     lowest = 0.0 if zero else math.ulp(0.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < math.inf:
         raise UserError(

@@ -106,8 +106,11 @@ class ModelConstants:
         return Costs(
             target_bytes=VALUE_BYTES * (quantised + self.kept_parameters),
             draft_bytes=quantised * self.draft_bits / 8 + VALUE_BYTES * self.kept_parameters,
+            # A key and a value.
             kv_bytes=2 * self.layers * self.kv_heads * self.head_dim * VALUE_BYTES,
+            # A multiplication and an addition for each weight and token; the embedding is looked up instead.
             dense_flops=2 * (quantised + self.head_parameters),
+            # Two products of each head, for scores and for values, of a multiplication and an addition each.
             attention_flops=4 * self.layers * self.heads * self.head_dim,
         )
 

@@ -76,6 +76,7 @@ class Threshold:
 
     def pays(self, active: Numbers, length: Numbers) -> np.ndarray:
         """Whether at most `largest` sequences are active."""
+        # In the shape of both, as a roofline answers.
         return (np.asarray(active) <= self.largest) & np.full(np.shape(length), True)
 
 
@@ -127,6 +128,7 @@ class Toggle:
         if state.on:
             return 0, ToggleState(ramped, on=True)
         pays = self.rule.pays(active, lengths) & ramped
+        # `argmax` is the first pass that pays.
         return (int(np.argmax(pays)) if pays.any() else len(lengths)), ToggleState(ramped, on=bool(pays.any()))
 
 
@@ -195,6 +197,7 @@ class Ladder:
         gamma = self.gamma(position)
         if not 1 <= tau <= gamma + 1:
             raise ValueError(f"a block of gamma = {gamma} cannot have {tau} tokens")
+        # Consecutive rollouts: any other one starts the count again.
         high = position.high + 1 if tau >= 1 + gamma * self.raise_at else 0
         low = position.low + 1 if tau <= 1 + gamma * self.lower_at else 0
         if high >= self.patience:
@@ -229,6 +232,7 @@ class Stretch(NamedTuple):
     def followed_by(self, active: int, proposals: int, length: float) -> bool:
         """Whether a pass belongs to this stretch: the same responses have grown, by one token without speculation."""
         grown = length - self.last
+        # A mean of many lengths is rounded, hence the tolerance. A speculated pass adds any number of tokens.
         same = grown > 0 if proposals else abs(grown - 1) < 1e-6
         return same and (active, proposals) == (self.active, self.proposals)
 
@@ -276,6 +280,7 @@ class Control:
 
     def begin(self) -> None:
         """Start a rollout, without speculation."""
+        # The ladder may have moved to a shorter draft since τ was measured.
         accepted = None if self._accepted is None else min(self._accepted, self.gamma + 1)
         self._toggle, self._state = Toggle(self._rule(self.gamma, accepted), self._ramp), OFF
         self.trace = []

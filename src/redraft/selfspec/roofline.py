@@ -91,6 +91,7 @@ def token_acceptance(kept: Numbers, gamma: Numbers, blocks: Numbers = 1.0) -> np
         tokens = alpha * np.expm1(gamma * np.log(alpha)) / (alpha - 1)  # α + … + α^γ, without cancellation near 1
         below = (blocks * tokens).sum(-1) < total
         low, high = np.where(below, middle, low), np.where(below, high, middle)
+    # The end that the last step left: exactly 1 or 0 where the solution is at an end of the interval.
     return np.where(np.isfinite(total + (blocks * gamma).sum(-1)), np.where(below, high, low), np.nan)
 
 
