@@ -58,6 +58,7 @@ def boxed(text: str) -> str | None:
     Of nested boxes the one that opens last counts.
     """
     start = text.rfind("\\boxed")
+    # Only a command that opens no box is passed over: if the last box is not closed, no earlier one counts.
     while start >= 0:
         if match := _BOX.match(text, start):
             return match["number"] or _group(text, match.end() - 1)

@@ -199,6 +199,7 @@ class _Converter(_Latex2Sympy):  # type: ignore[misc]
         first, second = arr[i].getText(), arr[i + 1].getText()
         if _NUMBER.fullmatch(first) and _NUMBER.fullmatch(second):
             raise ValueError(f"{first} and {second} side by side are neither a product nor one number")
+        # An integer before a fraction below 1 is a mixed number; before anything else it is a factor.
         fraction = _FRACTION.fullmatch(second)
         if fraction and i + 2 == len(arr) and _INTEGER.fullmatch(first) and int(fraction[1]) < int(fraction[2]):
             return super().convert_postfix_list(arr, i)
@@ -240,6 +241,7 @@ def _without_percent(forms: list[Any], others: list[Any]) -> list[Any]:
 
     math-verify does this for integers: 50\% equals 50. A number below 1 keeps its sign, since 0.5 may be a share.
     """
+    # The text comes first (`compare`).
     percentage = _percentage(forms[0]) if forms and others and "%" not in str(others[0]) else None
     if not percentage:
         return forms
@@ -278,6 +280,7 @@ def _size(parts: list[Any]) -> tuple[int, int]:
     powers = [0]
     for part in parts:
         if isinstance(part, Expr) and part.is_number and not part.has(*SLOW):
+            # Enough digits for the order of magnitude.
             value = abs(part.evalf(3))
             if isinstance(value, Float) and value:
                 powers.append(Decimal(str(value)).adjusted())
@@ -305,6 +308,7 @@ def limited(seconds: float, function: Callable[..., T], *args: Any) -> T:
     try:
         return function(*args)
     finally:
+        # First, since the alarm may come before the next line has switched it off.
         ended = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

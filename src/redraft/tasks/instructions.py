@@ -148,6 +148,7 @@ def follows(text: str, answer: str) -> bool:
 
 
 def _verdicts(check: Callable[[Any, str], Any], example: Any, text: str) -> list[bool]:
+    # The checkers use Python's own generator, which is left as it was.
     state = random.getstate()
     random.seed(SEED)
     try:

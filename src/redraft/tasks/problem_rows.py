@@ -269,6 +269,7 @@ def _json_lines(file: Path, content: bytes) -> list[Row]:
             hint="`iconv -f latin1 -t utf-8` converts Latin-1",
         ) from None
     rows = []
+    # Not `splitlines`, which also splits at characters that JSON allows within a text, such as U+2028.
     for number, line in enumerate(re.split("\r\n|\r|\n", text), start=1):
         if not line.strip():
             continue
@@ -285,6 +286,7 @@ def _json_lines(file: Path, content: bytes) -> list[Row]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # JSON allows a key twice, and Python would keep the last one.
     columns = dict(pairs)
     if len(columns) < len(pairs):
         names = [name for name, _ in pairs]

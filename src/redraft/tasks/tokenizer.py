@@ -13,5 +13,6 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokens = [PAD, EOS, BOX, "}", *string.digits, *string.ascii_lowercase, *"+-=;"]
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|."), behavior="isolated")
+    # Joins tokens without blanks.
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS)

@@ -202,6 +202,7 @@ def _with_options(problem: WordProblem, rng: np.random.Generator, options: bool)
 
 
 def _examples(rng: np.random.Generator, problem: WordProblem, count: int, largest: int) -> list[WordProblem]:
+    # Without an end: no problem equals None.
     others = (each for each in iter(lambda: sample_problem(rng, [problem.question], largest), None))
     other = (each for each in others if each.content != problem.content)
     return distinct(lambda: next(other), lambda each: each.content, "train", count)

@@ -52,6 +52,7 @@ def run(
         return []
     with pool(min(processes, len(items))) as workers:
         answers, results = workers.map(function, items, timeout=seconds).result(), []
+        # The iterator goes on after an item whose result is an exception.
         for item in items:
             try:
                 results.append(next(answers))
@@ -82,8 +83,10 @@ def context() -> Any:
 
 
 def _limit_memory() -> None:
+    # The first number is the size of the address space, which the limit is about.
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     mapped = pages * os.sysconf("SC_PAGE_SIZE")
+    # A process may not raise its limit above the hard one.
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = mapped + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
