@@ -59,6 +59,7 @@ def devices(count: int, purpose: str = "") -> Iterator[tuple[str, ...]]:
     supply = available()
     check_devices({purpose: count}, len(supply))
     with ExitStack() as stack:
+        # The GPUs of a child are locked by its parent.
         shared = INHERITED in os.environ or not count
         reserved = supply[:count] if shared else _lock_devices(supply, count, purpose, stack)
         names = tuple(device.name for device in reserved)
@@ -91,6 +92,7 @@ def _lock_devices(supply: Sequence[Device], count: int, purpose: str, stack: Exi
     folder = Path(os.environ.get(LOCK_VARIABLE) or LOCK_FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(PermissionError):  # another user created the folder, with these permissions
+        # As /tmp: every user may create a lock, and none may remove another's.
         folder.chmod(0o1777)
     try:
         user = getpass.getuser()
@@ -108,6 +110,7 @@ def _lock_devices(supply: Sequence[Device], count: int, purpose: str, stack: Exi
                     locked.append(device)
                     _locked.append(descriptor)
                     stack.callback(os.close, descriptor)  # a child that inherited the file keeps the lock
+                    # Called before the file is closed, as the last callback: no child gets a closed descriptor.
                     stack.callback(_locked.remove, descriptor)
             if len(locked) == count:
                 return sorted(locked, key=supply.index)
@@ -172,11 +175,13 @@ def lock(file: Path, text: str, *, wait: bool) -> int | None:
                 value=str(file.parent),
                 allowed="a folder on a local file system, the same for all users and jobs of the machine",
             ) from None
+        # Such as SystemExit, if SIGTERM comes while this waits.
         except BaseException:
             os.close(descriptor)
             raise
         with suppress(FileNotFoundError):
             if os.path.samestat(file.stat(follow_symlinks=False), os.fstat(descriptor)):
+                # Only the holder of a lock writes its name.
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, text.encode(), 0)
                 return descriptor
@@ -189,6 +194,7 @@ def _open(file: Path) -> int:
 
     The first attempt omits O_CREAT, which Linux rejects for another user's file in a sticky folder such as /tmp.
     """
+    # Closed on exec, so that only a child with `lock_descriptors` keeps a lock.
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with suppress(FileNotFoundError):

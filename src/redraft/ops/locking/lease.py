@@ -91,6 +91,7 @@ class Lease:
     def _update(self, **fields: Any) -> None:
         self.check()
         self.content = self.content.model_copy(update=fields)
+        # The new file has the time of now, so this is a heart-beat too.
         write_atomically(self.file, self.content.text)
 
 
@@ -151,6 +152,7 @@ def acquire(folder: Path, run: str = "", log: Path | None = None, wait: Callable
         while True:
             last = latest(folder)
             if last is not None and not last.free:
+                # The complete file is this process's own: touching it reads the clock of the file system.
                 _wait_until_dead(folder, last, complete, wait)
             number = last.number + 1 if last else 1
             if link(complete, entry_file(folder, number)):
@@ -166,6 +168,7 @@ def _wait_until_dead(folder: Path, owner: Entry, clock: Path, wait: Callable[[fl
         if liveness.state == "dead":
             print(f"{folder}: taken over from {last}: {liveness.reason}", file=sys.stderr, flush=True)
             return
+        # A heart-beat since the first look proves that the owner lives. Child processes of a dead one may never end.
         if liveness.state == "alive" or last.beat > owner.beat or waited > ORPHANS_SECONDS:
             age, content = max(filesystem_time(clock) - last.beat, 0), last.content
             log = f"; its log: {content.log}" if content and content.log else ""
@@ -192,6 +195,7 @@ def _heart_beats(owned: Lease) -> Iterator[None]:
         while not ended.wait(BEAT_SECONDS):
             owned.beat()
 
+    # A daemon, so that it does not keep a process alive whose main thread has ended.
     thread = threading.Thread(target=beat, name="heart-beat", daemon=True)
     thread.start()
     try:

@@ -115,6 +115,7 @@ def _status(pid: int) -> tuple[str, int] | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text.rpartition(")")[2].split()  # the name may contain spaces and brackets
+    # `fields` begins with field 3.
     return fields[0], int(fields[19])
 
 
@@ -147,6 +148,7 @@ def _judge_job(owner: Owner) -> Liveness | None:
     if owner.slurm_job is None or owner.slurm_cluster != cluster_name():
         return None
     mine = node()
+    # A requeued job keeps its number, so the owner may be an earlier start of this very job.
     if owner.slurm_job == mine["slurm_job"] and owner.slurm_restarts < mine["slurm_restarts"]:
         return Liveness("dead", f"Slurm has restarted job {owner.slurm_job} since")
     state = job_state(owner.slurm_job)

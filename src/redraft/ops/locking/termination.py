@@ -35,6 +35,7 @@ def exit_on_sigterm() -> Iterator[None]:
         if not _blocks.depth:
             _exit()
 
+    # Python calls the handler in the main thread only, so `_blocks` there has the depth of that thread.
     before = signal.signal(signal.SIGTERM, exit_or_defer)
     try:
         yield
