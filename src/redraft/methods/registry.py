@@ -10,7 +10,7 @@ from redraft.config.base import Config
 
 
 class Registered(Config):
-    """Configuration that is found by its `kind`. Each direct subclass is a family with members of its own."""
+    """Configuration that is found by its `kind`. Each direct subclass is a family with separate members."""
 
     members: ClassVar[dict[str, Any]]
     order: ClassVar[int] = 1000

@@ -145,7 +145,7 @@ class ReuseMethod(Registered):
 
     @classmethod
     def sampled(cls, vocabulary: int) -> dict[str, Self]:
-        """Settings by name whose samples `redraft audit samplers` tests, for a model of so many tokens."""
+        """Settings by name whose samples `redraft audit samplers` tests, for a model with this number of tokens."""
         return {}
 
     @classmethod
@@ -159,8 +159,8 @@ class DraftsOfLastVisit(ReuseMethod):
 
     fresh_every: int = Field(default=0, ge=0, le=MOST_STEPS)
     """Epoch passes after which a sample is sampled without a draft; 0 for never. Samples of a group take turns: no
-    token is older than so many visits, and each group of as many samples has one new trajectory at least. An exact rule
-    stays exact, since nothing that was accepted decides."""
+    token is older than this number of visits, and a group of at least as many samples has a new one in each pass.
+    An exact rule stays exact, since nothing that was accepted decides."""
 
     @property
     def retention(self) -> Retention:

@@ -26,7 +26,7 @@ class Staged(ReuseMethod):
     """AR3PO (arXiv 2509.25808): responses in stages while a prompt has none correct, then reuse of an earlier one.
 
     A group has `stage_size` responses a stage, up to the trainer's `group_size`. If all are wrong, a correct response
-    from memory takes the place of one of them.
+    from memory replaces one of them.
     """
 
     order: ClassVar[int] = 110
@@ -44,9 +44,9 @@ class Staged(ReuseMethod):
     evict: Literal["oldest", "newest"] = "oldest"
     """Correct responses that go when there are more; the paper does not say."""
     replaced: Literal["random", "first", "last"] = "random"
-    """Wrong response whose place is taken; the paper does not say."""
+    """Wrong response that is replaced; the paper does not say."""
     lenience: Lenience | None = None
-    """ℓ of SPEC-RL's equation (3), by which each response goes on from the last one in its place; none if empty."""
+    """ℓ of SPEC-RL's equation (3), by which each response goes on from the last one with its index; none if empty."""
 
     def check(self, schedule: ScheduleMethod, trainer: TrainerConfig) -> None:
         """Reject stages that do not divide a group, and a schedule that decides on the size of groups too.
@@ -120,7 +120,7 @@ def staged(method: Staged, verifier: "DraftVerifier | None" = None) -> Strategy:
 
 
 def _with_replay(group: "Group", method: Staged, context: "RolloutContext") -> "Group":
-    """The group, with a correct response from memory in place of a wrong one if all are wrong."""
+    """The group; if all its responses are wrong, a correct one from memory replaces one of them."""
     from redraft.rollout.types import Sample, Use
 
     known = [] if method.replay == "none" else context.memory.correct(group.prompt)

@@ -129,7 +129,7 @@ class Memory:
         return self
 
     def _add(self, group: Group) -> None:
-        """Add a group, in place of an earlier one of the same visit, and drop what the retention does not cover."""
+        """Add a group, which replaces an earlier one of the same visit, and drop what the retention does not cover."""
         if len({r.sample for r in group.rollouts}) < len(group.samples):
             raise ValueError(f"a sample occurs twice in visit {group.visit} of prompt {group.prompt}")
         samples = (replace(s, rollout=self._retained(s.rollout)) for s in group.samples)

@@ -79,7 +79,7 @@ def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[A
             from redraft.train import models
             from redraft.train.verl.launch import VerlTrainer
 
-        models.device_of(run.engine.device)  # refused, if it has to be, before any data are fetched
+        models.device_of(run.engine.device)  # rejected before any data are fetched
         data = _prepared(run)
         trainer = VerlTrainer(run, model, folder, commit, data / "problems.parquet")
         return trainer, _checked(trainer.inputs["problems"], data)

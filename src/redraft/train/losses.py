@@ -77,7 +77,7 @@ def advantages(
     """Advantage and return of every response token, both float32 (rows, tokens); groups may differ in size.
 
     The reward of a response without tokens counts in its group's mean and standard deviation, as in verl, whose reward
-    managers write it to the last column. It has no advantage of its own.
+    managers write it to the last column. The response itself has no advantage.
 
     Args:
         rewards_B: float32 (rows,), of whole responses.

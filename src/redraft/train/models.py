@@ -181,7 +181,7 @@ def check_weights_of(path: Path | str) -> None:
 
 
 def load_critic(path: Path, seed: int) -> Any:
-    """A critic in float32: the model at `path` with a value head in place of the vocabulary, drawn from `seed`.
+    """A critic in float32: the model at `path` with a value head, sampled with `seed`, instead of the vocabulary.
 
     Raises:
         UserError: as of `load`; only the weights of the new head may be missing.
@@ -271,8 +271,7 @@ def _drop_without_effect(settings: Any) -> None:
 
 
 def untie(model: Any) -> None:
-    """Give the head weights of its own, equal to the embeddings', if it shares theirs; distributions stay as they
-    are."""
+    """Give the head a copy of the embeddings' weights if it shares them; distributions stay as they are."""
     if model.config.tie_word_embeddings:
         head = model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach().clone())

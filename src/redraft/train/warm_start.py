@@ -73,7 +73,7 @@ def _optimizers(model: Any, settings: WarmStart) -> tuple[torch.optim.Optimizer,
 
 
 def _rate(step: int, settings: WarmStart) -> float:
-    """Linear warm-up over 50 steps and cosine decay to a tenth; the final steps have a rate of their own."""
+    """Linear warm-up over 50 steps and cosine decay to a tenth; the final steps have a separate rate."""
     if step >= settings.steps:
         return settings.final_learning_rate
     decay = 0.55 + 0.45 * float(np.cos(np.pi * step / max(settings.steps, 1)))
@@ -119,7 +119,7 @@ def _backward(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tenso
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """A new matrix with singular values of 0.5 to 1.5 in place of those of at least a hundredth of its norm."""
+    """A new matrix: singular values of at least a hundredth of the norm become 0.5 to 1.5."""
     first, second, third = COEFFICIENTS
     # Newton-Schulz iteration. The Gram matrix of the shorter side is the smaller one.
     tall = matrix.shape[0] > matrix.shape[1]

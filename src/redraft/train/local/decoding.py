@@ -138,7 +138,7 @@ class SelfSpeculativeDecoding(Decoding):
 
 
 def open_decoding(run: Run, policy: Any, longest_prompt: int) -> Decoding:
-    """The decoding of a run, whose longest prompt has so many tokens."""
+    """The decoding of a run; `longest_prompt` is in tokens."""
     run.reuse.check_vocabulary(policy.config.vocab_size)
     settings = {
         "stops": stop_tokens(policy),

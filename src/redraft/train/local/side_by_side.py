@@ -120,7 +120,7 @@ def check_work(seconds: pd.DataFrame, records: Path) -> None:
 
 
 class _Rehearsal:
-    """A run that is trained again in a folder of its own, without measurements that training does not need."""
+    """A run that is trained again in a separate folder, without measurements that training does not need."""
 
     def __init__(self, run: Run, model: Path, folder: Path, stack: ExitStack) -> None:
         self.run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"fresh_samples": 0})})
