@@ -78,6 +78,7 @@ def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, B
     for name, benchmark in benchmarks.items():
         data = benchmark.data
         if limit < min(known_sizes(data)):
+            # Every copy has more problems than the limit, so it does not matter which one is read.
             incomplete: dict[str, Any] = {"incomplete": {}} if isinstance(data, HubProblems) else {}
             data = data.model_copy(update={"size": limit} | incomplete)
         limited[name] = benchmark.model_copy(update={"data": data})

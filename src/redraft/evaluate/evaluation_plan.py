@@ -127,6 +127,7 @@ def _protocol(request: EvaluationRequest, experiments: Experiments) -> tuple[str
 
 def _run_of(model: Path) -> dict[str, Any] | None:
     """Configuration of a run, from its manifest; `model` is the run's folder or one of its policies."""
+    # A policy is two folders below its run, in `policies/step-N`.
     for folder in (model, *model.parents[:2]) if model.exists() else ():
         if (folder / "manifest.json").exists():
             configuration: dict[str, Any] = read_manifest(folder / "manifest.json").get("configuration", {})

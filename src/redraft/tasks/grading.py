@@ -170,6 +170,7 @@ def _without_unit(latex: str) -> str:
 
 def _value(latex: str) -> Any:
     """The sympy expression of LaTeX or else of what follows its last equality sign, or None."""
+    # The two are the same text without an equality sign, and are then parsed once.
     for text in dict.fromkeys((latex, get_last_eq(latex))):
         try:
             return _Converter(text).parse(text)

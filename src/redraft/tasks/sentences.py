@@ -52,6 +52,7 @@ def sentence_splitter() -> Splitter:
             command = [sys.executable, "-m", "nltk.downloader", "--quiet", "punkt_tab"]
             subprocess.run(command, capture_output=True, timeout=FETCHING, check=False)
     if folder := _folder():
+        # `ENGLISH` is three levels below a folder of the search path.
         _add_to_search_path(folder.parents[2], first=False)
     else:
         _EMPTY.append(TemporaryDirectory(prefix="redraft-punkt-"))
@@ -63,6 +64,7 @@ def sentence_splitter() -> Splitter:
         warnings.warn(NOTE, stacklevel=2)
     folder = _folder()
     try:
+        # Loaded as the checkers load it; trained parameters have abbreviations.
         trained = bool(nltk.tokenize.punkt.PunktTokenizer()._params.abbrev_types)
     except Exception as error:
         raise UserError(

@@ -196,6 +196,7 @@ def _rows(model: LM, task: str, samples: list[dict[str, Any]], benchmark: Benchm
     """Lines of generations from lm-eval's log of a task."""
     rows = []
     for entry in samples:
+        # A document has one request, which has all its samples.
         ((*texts,),) = entry["resps"]
         document = entry["doc"]
         for i, text in enumerate(texts):

@@ -35,10 +35,12 @@ def available() -> list[Device]:
     if VISIBLE in os.environ:
         names = _listed(os.environ[VISIBLE])
     elif job:
+        # A step may have fewer GPUs than its job.
         names = _listed(os.environ.get("SLURM_STEP_GPUS", os.environ.get("SLURM_JOB_GPUS", "")))
     # Slurm gives these GPUs to no other job, but where it hides the others, the first GPU of every job is called 0:
     # without the job's number in the name, jobs would wait for each other's locks.
     prefix = f"slurm-{job}-" if job else ""
+    # CUDA also accepts the beginning of a UUID; the lock needs all of it, as in every other process.
     uuids = {
         name: next((uuid for index, uuid in installed if name == index or uuid.startswith(name)), name)
         for name in names

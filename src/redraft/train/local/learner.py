@@ -114,6 +114,7 @@ class Batch:
 
     def values(self, critic: Any) -> torch.Tensor:
         """The critic's value before each response token: float32 (rows, longest response)."""
+        # The one label of each token is its value.
         values = critic(input_ids=self.tokens, attention_mask=None).logits.float()[..., 0]
         rows, index = self.mask.nonzero(as_tuple=True)
         return self._spread(values[rows, self.starts[rows] + index - 1])

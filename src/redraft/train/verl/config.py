@@ -83,6 +83,7 @@ def show(run: Run, model: Path, folder: Path) -> str:
     """The configuration as YAML with all values resolved; arguments and errors as of `compose`."""
     engine = run.engine
     if not isinstance(engine, VerlEngine):
+        # A run of the local trainer is shown as verl would get it.
         engine = VerlEngine(**engine.model_dump(exclude={"kind"}))
     run = run.model_copy(update={"engine": engine})
     config = compose(run, model, folder, folder / "problems.parquet", gpu=uses_gpu(engine))
@@ -122,6 +123,7 @@ def _check_supported(run: Run, gpu: bool) -> None:
     ranks = (engine.gpus if gpu else 1) * engine.nodes
     rows = trainer.most_prompts_per_update * trainer.group_size
     longest = trainer.max_prompt_tokens + trainer.max_response_tokens
+    # Groups or updates of different sizes, which `RowWriter` fills with masked rows.
     ragged = run.reuse.kind == "staged" or len(set(trainer.groups_of_updates(trainer.batch_prompts))) > 1
     lowest, highest = TEMPERATURES
     rules: list[tuple[bool, str, str, Any, str]] = [

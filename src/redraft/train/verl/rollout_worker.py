@@ -99,6 +99,7 @@ class RolloutWorker:
         context, waited = self._context(memory, Streams(self.run.seed, step))
         group = await self.strategy(task, context)
         if keeps:
+            # Awaited, since a checkpoint of this step saves the shards.
             await shard.put.remote(pack_groups([group]))
         # Of this group alone: each context has an engine, whose stopwatches start from 0.
         usage = context.engine.usage
