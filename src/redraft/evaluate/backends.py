@@ -134,6 +134,7 @@ class TransformersBackend(_Loaded):
                 output = self._generate(batch, sampling)
             responses = []
             for request, row in zip(batch, output, strict=True):
+                # Whatever follows the first stop is padding.
                 ends = np.flatnonzero(np.isin(row, list(self.stops)))
                 length, finish = (int(ends[0]) + 1, "stop") if len(ends) else (len(row), "length")
                 responses.append(Response(request.problem, request.sample, row[:length].astype(np.int32), finish))

@@ -52,6 +52,7 @@ def _sample_once(planned: EvaluationPlan, check: Callable[[], None]) -> None:
     made_from = identity({0: policy}, benchmarks, problems, request.seed, request.evaluation, request.engine.dtype)
     if generations.exists() and record.exists() and read_record(record).get("fingerprint") == made_from:
         return
+    # Of another evaluation, or of one that was cut off; samples in parts (`GenerationParts`) are kept.
     generations.unlink(missing_ok=True)
     generate(
         {0: policy}, benchmarks, request.seed, request.engine, request.evaluation, generations, request.limit, check

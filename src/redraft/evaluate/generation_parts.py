@@ -89,6 +89,7 @@ class GenerationParts:
         self.check()
         now = time.perf_counter()
         share = {"seconds": (now - self._began) / len(self._rows)}
+        # A row may have seconds already, as those of lm-eval do.
         rows = [share | row for row in self._rows]
         number = max((int(path.stem) for path in self.folder.glob("[0-9]*.parquet")), default=-1) + 1
         with atomic(self.folder / f"{number:06d}.parquet") as temporary:

@@ -125,6 +125,8 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
 
 def _joined(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """Both graders' verdicts: ours by the unchanged checkers, and null where a checker failed."""
+    # lighteval has verdicts on instructions only. Where a checker failed, grades count nothing as followed; here such
+    # samples are to enter no metric.
     ours = ours[ours["benchmark"].isin(set(theirs["benchmark"]))]
     failed = ours["outcome"].isin(["time-out", "error"])
     ours = ours.assign(

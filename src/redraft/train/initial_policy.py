@@ -38,6 +38,7 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
     if role not in preset.models:
         raise UserError("the preset has no such model", key="models", value=role, allowed=preset.models)
     settings = preset.models[role]
+    # Hashed before and after the reading: the record has to be of the files that were read.
     source = _files(settings, source_record(folder))
     if isinstance(settings, TinyModel):
         tokenizer = make_tokenizer()

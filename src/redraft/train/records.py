@@ -165,6 +165,7 @@ def truncate_records(file: Path, count: int, expected: str) -> None:
     Raises:
         UserError: if there are fewer, or others.
     """
+    # A last line that a kill cut off is of a step beyond `count`.
     lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     remedy = f"restore this file from a copy, or remove {file.parent}, which starts the run again"
     if len(lines) < count:

@@ -98,6 +98,7 @@ def _batch(
     for i, (prompt, worked) in enumerate(zip(prompts, solutions, strict=True)):
         whole = torch.tensor(prompt + worked + [eos])
         tokens[i, : len(whole)] = whole
+        # The end of sequence is learned, prompt and padding are not.
         targets[i, len(prompt) : len(whole)] = whole[len(prompt) :]
     return tokens, targets
 

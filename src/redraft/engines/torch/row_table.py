@@ -175,6 +175,7 @@ class RowTable:
         if session.row != row:
             self._move(session.row, row, len(session.cached))
         self.decoding += 1
+        # The next pass feeds the last token, after a prefill for the second time: only now its distribution is sampled.
         self.tokens[row], self.positions[row] = request.sequence[-1], len(session.cached)
         self.counts[row], self.limits[row] = 0, request.limit
         self.prompts[row], self.noisy[row] = len(session.prompt), request.key is not None

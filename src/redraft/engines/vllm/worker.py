@@ -138,6 +138,7 @@ class ScoringRunner(ModelRunner):
         if not parts:
             return
         rows, tokens = (torch.cat([getattr(p, name) for p in parts]).to(self.device) for name in ("hidden", "tokens"))
+        # For the request that wants most; each takes its leading columns below.
         top = max(part.answer.logprobs.shape[1] for part in parts) - 1
         both = given_log_probs(
             self.model.compute_logits,

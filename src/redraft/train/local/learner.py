@@ -330,6 +330,7 @@ class Learner:
                 result = self.loss(log_probs, old_BT[rows], ref, advantage_BT[rows], part.trained, whole, weights)
                 result.loss.backward()
                 total += float(result.loss.detach())
+                # Means over the trained tokens of all updates.
                 share = float(part.trained.sum() / batch.trained.sum())
                 kl += (result.kl or 0.0) * share
                 clip_fraction += result.clip_fraction * share

@@ -135,6 +135,7 @@ class VerlTrainer:
         if self.state.step < self.loop.steps:
             print(f"starting verl, Ray and vLLM, which takes a minute or two; they log to {self.log}", file=sys.stderr)
             self._run(report)
+        # The steps were taken in verl's process, which wrote the state that is read here.
         self.loop.load_state(hashes=False)
         if self.state.step < self.loop.steps:
             raise UserError(
