@@ -3,6 +3,7 @@
 import json
 import shutil
 from functools import cache
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -127,6 +128,10 @@ class KilledError(Exception):
     """Stand-in for the end of a process."""
 
 
+def killed(*_):
+    raise KilledError
+
+
 def stop_after(monkeypatch, count):
     """Save each sample in a part of its own, and stop after some samples as if the process ended."""
     monkeypatch.setattr("redraft.evaluate.generation_parts.SAVE_SECONDS", 0.0)
@@ -170,6 +175,13 @@ def test_a_killed_run_goes_on_at_the_missing_samples(by_backend, policy, tmp_pat
     assert [path.name for path in file.with_name("generations.parquet.parts").glob("*/*")] == [WHOLE]
     asked.clear()
     file.unlink()  # as a workflow does that was killed before it knew that this is whole
+    assert texts(sampled(policy, file, backend=backend)) == texts(resumed)
+    assert not asked
+    with monkeypatch.context() as patch:  # killed again before there is a link to the new file, and its output removed
+        patch.setattr(Path, "hardlink_to", killed)
+        with pytest.raises(KilledError):
+            sampled(policy, file, backend=backend)
+    file.unlink()
     assert texts(sampled(policy, file, backend=backend)) == texts(resumed)
     assert not asked
     if backend == "torch":  # transformers draws by batch, which is another one after a resume

@@ -504,12 +504,14 @@ def test_stored_log_probs_are_the_denominator_of_the_ratio(untrained, ragged):
     assert clipped.any()
 
 
-def test_drift_is_of_the_policies_that_sampled_from_the_current_one(untrained, ragged):
+@pytest.mark.parametrize("kind", OldLogProbs)
+def test_drift_is_of_the_policies_that_sampled_from_the_current_one(untrained, ragged, kind):
     learner, rng = make_learner(plain(), untrained), np.random.default_rng(5)
     with torch.no_grad():
         now = [log_probs.numpy() for log_probs in log_probs_by_hand(learner.policy, ragged)]
     stored = {row: now[row] + rng.normal(0, 0.5, len(now[row])).astype(np.float32) for row in range(12)}
-    _, metrics = gradients(learner, groups_of(ragged, sizes=SIZES, log_probs=stored), prompts_of(ragged, SIZES))
+    groups = groups_of(ragged, sizes=SIZES, log_probs=stored, old_log_probs=dict.fromkeys(range(12), kind))
+    _, metrics = gradients(learner, groups, prompts_of(ragged, SIZES))
     gaps = np.concatenate([now[row] - stored[row] for row in range(12)])
     assert metrics["drift"] == pytest.approx((np.exp(gaps) - 1 - gaps).mean(), rel=1e-4)
 

@@ -14,11 +14,13 @@ from scipy import stats
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from redraft.config.decoding import BLOCK_STARTS
+from redraft.engines.torch import sampling
 from redraft.engines.torch.drafter import QuantisedDrafter
+from redraft.engines.torch.sampling import uniform
 from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine, Speculated, agree, keep
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
-from redraft.rollout.streams import hashed, uniform, uniforms
+from redraft.rollout.streams import hashed, uniforms
 from redraft.rollout.types import Finish
 from tests.test_torch_engine import (
     EOS,
@@ -104,6 +106,13 @@ def test_equal_distributions_keep_everything_and_disjoint_ones_nothing():
 def test_leading_agreement_is_counted():
     drawn, proposals = torch.tensor([[1, 2, 3], [1, 2, 3], [1, 2, 3]]), torch.tensor([[1, 2], [0, 2], [1, 0]])
     assert agree(drawn, proposals).tolist() == [2, 0, 1]
+
+
+def test_uniform_numbers_are_float64_below_1_at_the_largest_hash(monkeypatch):
+    monkeypatch.setattr(sampling, "hashed", lambda *_: torch.tensor([0, 2**52 - 1]))
+    numbers = uniform(*[torch.zeros(1, dtype=torch.long)] * 3)
+    assert numbers.dtype == torch.float64
+    assert numbers.tolist() == [2.0**-53, 1 - 2.0**-53]
 
 
 def test_uniform_numbers_of_a_position_are_of_one_use_alone():

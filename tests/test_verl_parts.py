@@ -266,7 +266,13 @@ def steps(monkeypatch):
 
     cleared, called = [], []
     monkeypatch.setattr(module.tq, "kv_clear", lambda keys, partition_id: cleared.append((keys, partition_id)))
-    monkeypatch.setattr(module, "log_prob_gaps", lambda batch: (1e-7, 1e-6, 0.02))
+    monkeypatch.setattr(module, "log_prob_gaps", lambda batch: called.append("gaps") or (1e-7, 1e-6, 0.02))
+    monkeypatch.setattr(module, "put_stored_log_probs", lambda keys: called.append("stored"))
+    monkeypatch.setattr(
+        module.PPOTrainerSync,
+        "_compute_old_log_prob",
+        lambda self, batch, metrics: called.append("recomputed") or batch,
+    )
     one = object.__new__(module.VerlSteps)
     one.run = Experiments().run("spec_rl/grpo-spec-l0.5", 0, "verl-tiny")
     one.global_steps, one.replay_buffer, one.awake, one.use_critic = 6, module.HandoverBuffer(), True, False
@@ -279,6 +285,7 @@ def steps(monkeypatch):
     def step_once(metrics, timing_raw, sample_batch_size):
         handed, _ = one.replay_buffer.sample()
         called.append(("step", handed.keys, sample_batch_size))
+        one._compute_old_log_prob(handed, metrics)
         metrics.update(METRICS)
         timing_raw.update(TIMERS)
         return handed
@@ -292,7 +299,7 @@ def steps(monkeypatch):
 
 def test_an_update_is_one_step_of_verl_s_on_the_groups_that_it_gets(steps):
     updated = steps.update([a_group(3), a_group(1, size=2)])
-    assert steps.called == [("put", 2, 7), ("step", ["a", "b"], 2)]
+    assert steps.called == [("put", 2, 7), ("step", ["a", "b"], 2), "recomputed", "gaps", "stored"]
     assert steps.cleared == [(["a", "b"], "train")]
     assert updated.metrics == {
         "entropy": 0.5,

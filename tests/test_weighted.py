@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from redraft.config import Experiments
 from redraft.engines.torch.engine import TorchEngine
+from redraft.errors import UserError
 from redraft.lab.audit import samplers
 from redraft.lab.audit.enumeration import (
     Policy,
@@ -24,6 +26,7 @@ from redraft.lab.audit.samplers import sample_last_pass
 from redraft.lab.audit.tiny_models import ModelPolicy, drifting
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.weighted import WeightedRule
+from redraft.methods.speed import Speed
 from redraft.methods.weighted import WeightedReuse
 
 SPACE = Space(vocabulary=3, longest=3)
@@ -132,3 +135,13 @@ def test_an_engine_samples_weighted_responses_with_the_policys_distribution(top)
     assert p_value(distribution, group, [np.zeros_like(row) for row in weights]) < 1e-6, (
         "without weights the distribution is not the policy's"
     )
+
+
+def test_a_schedule_that_updates_from_earlier_policies_responses_is_refused():
+    """Whether they keep the log-probabilities of the policies that sampled them or get new ones."""
+    run = Experiments().run("exact_reuse/weighted", 0, "smoke")
+    for stale in ("stored", "recomputed"):
+        with pytest.raises(UserError, match="correct responses of the current policy only") as error:
+            run.reuse.check(Speed(stale=stale), run.trainer)
+        assert (error.value.key, error.value.value) == ("reuse.kind", "weighted")
+    run.reuse.check(run.schedule, run.trainer)

@@ -113,9 +113,12 @@ class GenerationParts:
                 chosen = parts.to_table(filter=(ds.field("step") == step) & (ds.field("benchmark") == name))
                 writer.write_table(chosen.sort_by([("problem", "ascending"), ("sample", "ascending")]))
         whole = self.folder / WHOLE
-        whole.unlink(missing_ok=True)
         with suppress(OSError):  # without hard links the parts stay
-            whole.hardlink_to(self.file)
+            # Renamed into place: an earlier link may be the only copy, which a killed process must leave.
+            link = whole.with_name(f".{WHOLE}")
+            link.unlink(missing_ok=True)
+            link.hardlink_to(self.file)
+            link.replace(whole)
             for part in self.folder.glob("[0-9]*.parquet"):
                 part.unlink()
         for other in self.folder.parent.glob(f"*/{WHOLE}"):  # complete generations of other fingerprints

@@ -8,7 +8,11 @@ from pydantic import Field, field_validator
 
 from redraft.config.base import Lenience, parse_lenience
 from redraft.config.capability import Capability
+from redraft.config.trainer import TrainerConfig
+from redraft.errors import UserError
 from redraft.methods.reuse import AuditedRule, Importance, StoredTop
+from redraft.methods.schedule import ScheduleMethod
+from redraft.methods.speed import Speed
 
 if TYPE_CHECKING:
     from redraft.methods.acceptance.weighted import WeightedRule
@@ -37,6 +41,22 @@ class WeightedReuse(StoredTop):
         from redraft.methods.acceptance.weighted import WeightedRule
 
         return WeightedRule(self.lenience)
+
+    def check(self, schedule: ScheduleMethod, trainer: TrainerConfig) -> None:
+        """Reject SPEED, whose updates have responses that an earlier policy sampled.
+
+        Raises:
+            UserError: for SPEED.
+        """
+        if isinstance(schedule, Speed):
+            # A stored weight is relative to the policy that sampled the response, and the trainers differ in the ratio
+            # that they would multiply it by.
+            raise UserError(
+                "weights correct responses of the current policy only, and this schedule updates from earlier ones too",
+                key="reuse.kind",
+                value=self.kind,
+                hint="take another, or another schedule",
+            )
 
     @property
     def needs(self) -> frozenset[Capability]:

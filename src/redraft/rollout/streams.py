@@ -66,17 +66,6 @@ def signed(key: int) -> int:
     return (int(key) + 2**63) % 2**64 - 2**63
 
 
-def uniform(key: Integers, position: Integers, use: Integers) -> Integers:
-    """Uniform numbers, float64 on (0, 1), for other draws than a token's; shapes as of `hashed`.
-
-    Args:
-        key: int64.
-        position: int64, position in the response, from 0.
-        use: int64, negative, so that no token has the same numbers; one for each purpose.
-    """
-    return (hashed(key, position, use) + 0.5) * 2.0**-BITS
-
-
 def gumbel(key: int, positions: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Standard Gumbel noise, float64, of tokens at positions of the response with that key.
 

@@ -76,8 +76,18 @@ def keys_of(keys: Sequence[int], device: torch.device) -> torch.Tensor:
 
 def gumbel(keys_B: torch.Tensor, positions_B: torch.Tensor, vocabulary: int) -> torch.Tensor:
     """Gumbel noise, float64 (B, V), of keys and positions, int64; see `redraft.rollout.streams.gumbel`."""
-    numbers_BV = hashed(keys_B[:, None], positions_B[:, None], torch.arange(vocabulary, device=keys_B.device)[None])
-    return -(-((numbers_BV.double() + 0.5) * 2.0**-BITS).log()).log()
+    tokens_V = torch.arange(vocabulary, device=keys_B.device)
+    return -(-uniform(keys_B[:, None], positions_B[:, None], tokens_V[None]).log()).log()
+
+
+def uniform(key: torch.Tensor, position: torch.Tensor, use: torch.Tensor) -> torch.Tensor:
+    """Uniform numbers, float64 on (0, 1); shapes and dtypes as of `redraft.rollout.streams.hashed`.
+
+    Args:
+        use: the token that has this number, or a negative number for each other purpose.
+    """
+    # An integer tensor + 0.5 is float32, in which the largest hash would be 1.
+    return (hashed(key, position, use).double() + 0.5) * 2.0**-BITS
 
 
 def _residual(log_probs_V: torch.Tensor, first: Residual) -> torch.Tensor:

@@ -30,8 +30,7 @@ from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.loop import Outside, now
 from redraft.engines.torch.row_table import DecodeRequest
-from redraft.engines.torch.sampling import gumbel, invert, keys_of, sample_specially
-from redraft.rollout.streams import uniform
+from redraft.engines.torch.sampling import gumbel, invert, keys_of, sample_specially, uniform
 
 T = TypeVar("T")
 

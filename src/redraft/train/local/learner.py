@@ -191,16 +191,17 @@ class Learner:
         owner_B = np.repeat(np.arange(len(groups)), [len(group.samples) for group in groups])
         with torch.no_grad(), clock.stage("old_log_probs"):
             old_BT, entropy_BT = self.log_probs(self.policy, batch, entropy=True)
-            for row, sample in enumerate(samples):
-                if sample.old_log_probs is OldLogProbs.STORED:
-                    stored = torch.from_numpy(sample.rollout.log_probs)
-                    old_BT[row, : len(stored)] = stored.to(old_BT)
             # KL divergence of the behaviour policies q from the current policy p, nats per token, estimated by
             # exp(d) - 1 - d with d = log p - log q (Schulman, 2020, "Approximating KL Divergence", k3).
             behaviour_BT = pad_sequence([torch.from_numpy(r.behaviour) for r in rollouts], batch_first=True).to(old_BT)
             # float64, since exp(d) - 1 - d is about d^2 / 2, and d is often no more than rounding.
             gaps_BT = (old_BT - behaviour_BT).double() * batch.mask
             drift = float((gaps_BT.expm1() - gaps_BT).sum() / batch.mask.sum())
+            # After the drift, which is of the current policy for these samples too.
+            for row, sample in enumerate(samples):
+                if sample.old_log_probs is OldLogProbs.STORED:
+                    stored = torch.from_numpy(sample.rollout.log_probs)
+                    old_BT[row, : len(stored)] = stored.to(old_BT)
         ref_BT = values_BT = None
         if self.reference is not None:
             with torch.no_grad(), clock.stage("ref"):

@@ -85,6 +85,7 @@ class VerlSteps(PPOTrainerSync):
         self.shards = [ray.remote(Shard).options(name=name_of(i)).remote(retention) for i in range(ours["shards"])]
         self.awake = True
         self.stored: list[str] = []
+        self.gaps: dict[str, float] = {}
         estimator(self.run.algorithm)  # registers the estimator, which verl looks up in this process
 
     @property
@@ -140,7 +141,6 @@ class VerlSteps(PPOTrainerSync):
         metrics: dict[str, Any] = {}
         self.timing_raw: dict[str, float] = {}
         batch = self._step_once(metrics, self.timing_raw, sum(map(len, minis)))
-        gaps = dict(zip(GAPS, log_prob_gaps(batch), strict=True))
         # Keys are indices in a batch: rows that are left would mix with the next batch.
         tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
         measured: dict[str, float | None] = {}
@@ -154,7 +154,7 @@ class VerlSteps(PPOTrainerSync):
                 )
             measured[key] = None if value is None else float(value)
         seconds = {stage: self.timing_raw.get(timer, 0.0) for timer, stage in TIMERS.items()}
-        return UpdateResult(measured | gaps, seconds)
+        return UpdateResult(measured | self.gaps, seconds)
 
     def publish(self) -> None:
         """Give vLLM the updated weights."""
@@ -238,7 +238,8 @@ class VerlSteps(PPOTrainerSync):
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """verl's old log-probabilities, replaced by stored ones where samples have them."""
         batch = super()._compute_old_log_prob(batch, metrics)
-        # Here, since advantages and losses read the old log-probabilities after this.
+        # Before: stored values are not the current policy's. After: advantages and losses read them.
+        self.gaps = dict(zip(GAPS, log_prob_gaps(batch), strict=True))
         put_stored_log_probs(self.stored)
         return batch
 

@@ -222,6 +222,9 @@ def log_prob_gaps(batch: KVBatchMeta) -> tuple[float, float, float]:
 
     The mean gap is rounding while both have the same weights, and grows if the engine keeps old weights. Reused tokens
     are excluded, since older policies sampled them. For the drift see `redraft.train.local.learner`.
+
+    Args:
+        batch: with the current policy's log-probabilities in `old_log_probs`, so before stored ones replace them.
     """
     chosen = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     fields = ["old_log_probs", "rollout_log_probs", "extra_fields"]
