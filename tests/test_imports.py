@@ -118,6 +118,7 @@ ALLOWED = {
         "redraft.engines.torch",
         "redraft.errors",
         "redraft.files",
+        "redraft.result_files",
         "redraft.selfspec",
         "redraft.train.models",
     },

@@ -15,7 +15,7 @@ from redraft.analysis.data.statistics import NO_BLOCKS, Blocks
 from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
-from redraft.files import atomic, numbers_of_records, read_json_lines, read_parquet
+from redraft.files import atomic, numbers_of_records, read_parquet
 from redraft.layout import Layout, check_cell
 from redraft.provenance import hashes, policies_of
 from redraft.result_files import (
@@ -25,6 +25,7 @@ from redraft.result_files import (
     check_run,
     read_manifest,
     read_record,
+    read_steps,
     read_typed,
 )
 
@@ -148,7 +149,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         if reason:
             print(f"left out, since {reason}: {folder}", file=sys.stderr)
             continue
-        check_run(folder, large=True)
+        check_run(folder, experiments.run(id_of(paper, name), seed, layout.preset).steps, large=True)
         check_evaluation(initial, large=True)
         own = {
             "manifest": str(manifest),
@@ -173,10 +174,9 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
 
 def _manifests(layout: Layout, paper: str, experiments: Experiments) -> list[tuple[str, Path]]:
     """Manifests of the finished runs of a paper, and of the cells that its own start from, by the names of cells."""
-    runs = layout.folder / "runs"
-    found = [(file.parents[1].name, file) for file in sorted((runs / paper).glob("*/seed*/manifest.json"))]
+    found = [(file.parents[1].name, file) for file in layout.manifests(paper)]
     for base in experiments.cell_file(paper).bases:
-        found += [(base, file) for file in sorted((runs / base).glob("seed*/manifest.json"))]
+        found += [(base, file) for file in layout.manifests(*base.split("/"))]
     return found
 
 
@@ -250,7 +250,7 @@ def _differ(then: Any, today: Any) -> bool:
 def _lacking(folder: Path, trained: bool) -> list[str]:
     """Names of the records of hashes that a folder of an evaluated policy should have and has not."""
     names = ("generations.json", "grades.json", *(["diversity.json"] * trained))
-    return [n for n in names if not (folder / n).exists() or "sha256" not in read_record(folder / n)]
+    return [name for name in names if not (folder / name).exists()]
 
 
 def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, experiments: Experiments) -> None:
@@ -262,7 +262,7 @@ def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, exper
 
 def _steps(folder: Path) -> pd.DataFrame:
     """Records and diversity of one run, a line a step."""
-    records: list[dict[str, Any]] = read_json_lines(folder / "steps.jsonl")
+    records = read_steps(folder / "steps.jsonl")
     # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
     frame = numbers_of_records(records)
     frame = frame.astype({name: float for name in frame if frame[name].dtype == object})

@@ -14,9 +14,9 @@ from redraft.analysis.data.statistics import estimate, paired
 from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
-from redraft.files import numbers_of_records, read_json_lines
+from redraft.files import numbers_of_records
 from redraft.layout import Layout
-from redraft.result_files import check_run, read_manifest, read_scores
+from redraft.result_files import check_run, read_manifest, read_scores, read_steps
 
 RESULTS = ("manifest.json", "scores.json")
 """Files of a finished run."""
@@ -46,7 +46,7 @@ def finished(run: Run, layout: Layout) -> Path:
             allowed=current,
             hint=f"`{command}`",
         )
-    check_run(folder)
+    check_run(folder, run.steps)
     return folder
 
 
@@ -74,9 +74,7 @@ def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
 
 def _runs_of(folder: Path, run: Run) -> Runs:
     """Records and last scores of one run, in the form of a paper's collected runs."""
-    records, scores = read_json_lines(folder / "steps.jsonl"), read_scores(folder)
-    if not records:
-        raise UserError("this file has no steps", file=folder / "steps.jsonl")
+    records, scores = read_steps(folder / "steps.jsonl"), read_scores(folder)
     key = {"cell": run.cell, "seed": run.seed}
     last = max(scores, key=int)
     graded = [key | {"step": int(last), "benchmark": name} | score for name, score in scores[last].items()]
