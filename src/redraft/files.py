@@ -215,10 +215,8 @@ def _no_number(text: str) -> None:
 def check_length(file: Path, key: str, found: int, declared: int | None) -> None:
     """Raise a UserError if a file of lines has another number of them than is declared; None declares nothing."""
     if declared is not None and found != declared:
-        problem = "cut off" if found < declared else "longer than declared"
-        raise UserError(
-            f"this file is {problem} ({key}: {found})", file=file, key=key, value=found, allowed=str(declared)
-        )
+        problem = "this file is cut off" if found < declared else "this file is longer than declared"
+        raise UserError(problem, file=file, key=key, value=found, allowed=str(declared))
 
 
 def steps_in(folder: Path, suffix: str = "") -> dict[int, Path]:
