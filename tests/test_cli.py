@@ -141,7 +141,7 @@ def test_a_stage_is_imported_when_it_is_called():
         (["compare", "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0"], ["not finished", "redraft run"]),
         (["compare", "spec_rl/nothing", "spec_rl/none", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
         (["stage", "redraft.analysis.tables.files:write_tables", "tiny", "spec_rl"], ["measured.json", "missing"]),
-        (["stage", "redraft.analysis.measuring:measure", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
+        (["stage", "redraft.analysis.measuring:measure", "tiny", "spec_rl"], ["collected.json", "missing"]),
         (
             ["stage", GRADE, "tiny", "tiny", "nothing.parquet", "scores.json"],
             ["nothing.json", "missing"],

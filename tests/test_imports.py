@@ -145,6 +145,7 @@ ALLOWED = {
         "redraft.config",
         "redraft.lab.selfspec",
         "redraft.published",
+        "redraft.result_files",
         "redraft.selfspec",
     },
     "redraft.analysis.tables": {

@@ -15,7 +15,7 @@ from redraft.analysis.data.statistics import NO_BLOCKS, Blocks
 from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
-from redraft.files import atomic, numbers_of_records, read_parquet
+from redraft.files import atomic, numbers_of_records, read_parquet, sha256, write_json
 from redraft.layout import Layout, check_cell
 from redraft.provenance import hashes, policies_of
 from redraft.result_files import (
@@ -28,6 +28,10 @@ from redraft.result_files import (
     read_steps,
     read_typed,
 )
+
+FRAMES = ("runs", "steps", "scores")
+COLLECTED = "collected.json"
+"""Record of the collected files, with the hashes of the manifests and scores that they were made from, by path."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,18 +99,24 @@ class Runs:
         return {str(cell): runs.to_dict("records") for cell, runs in by_cell}
 
     def save(self, folder: Path) -> None:
-        """Write one Parquet file a frame."""
-        for name in ("runs", "steps", "scores"):
+        """Write one Parquet file a frame, and a record of their hashes and those of the runs' manifests and scores."""
+        for name in FRAMES:
             with atomic(folder / f"{name}.parquet") as temporary:
                 getattr(self, name).to_parquet(temporary, index=False)
+        manifests = [Path(str(manifest)) for manifest in self.runs.get("manifest", ())]
+        sources = [file for m in manifests for file in (m, m.with_name("scores.json")) if file.exists()]
+        made = {"sha256": hashes(*(folder / f"{name}.parquet" for name in FRAMES))}
+        write_json(folder / COLLECTED, made | {"made_from": {str(file): sha256(file) for file in sources}})
 
     @classmethod
     def load(cls, folder: Path) -> "Runs":
         """Read what `save` wrote.
 
         Raises:
-            UserError: if a file is missing or damaged, or has a cell or seed that cannot be part of a path.
+            UserError: if a file is missing or is not the one that was written, or has a cell or seed that cannot be
+                part of a path.
         """
+        check_hashes(folder, read_record(folder / COLLECTED)["sha256"], folder / COLLECTED)
         names, frames = {"runs": "manifest", "steps": "step", "scores": "step"}, {}
         for name, third in names.items():
             file = folder / f"{name}.parquet"

@@ -2,8 +2,8 @@
 
 The records form a chain. `manifest.json` has the hashes of a run's records, rollouts and policies, `generations.json`
 those of the manifest and of the generations, `grades.json` those of the generations and of the scores. A file that is
-made from these and printed by a command has its hash in a file next to it. So a file that was damaged or edited is an
-error of the next command that reads it.
+made from these has its hash in a file next to it, or in the record of its folder (tables, figures, pages). So a file
+that was damaged or edited is an error of the next command that reads it.
 """
 
 import json
@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from redraft.errors import UserError
-from redraft.files import read_json, read_json_lines, sha256, steps_in, write_atomically, write_json
+from redraft.files import errors_of_reading, read_json, read_json_lines, sha256, steps_in, write_atomically, write_json
 from redraft.provenance import hashes, policies_of
 
 CACHED_BYTES = 2**20
@@ -40,6 +40,8 @@ HASHED = {
     "generations.json": ("generations.parquet",),
     "grades.json": ("grades.parquet", "scores.json"),
     "diversity.json": ("diversity.parquet",),
+    "collected.json": ("runs.parquet", "steps.parquet", "scores.parquet"),
+    "measured.json": ("measured.parquet", "family.parquet"),
 }
 """Files whose hashes a record must have."""
 ROLLOUTS = re.compile(r"rollouts/step-(\d+)\.parquet")
@@ -354,10 +356,59 @@ def check_same(made_from: Mapping[str, str], found: Mapping[str, str], record: P
         )
 
 
+DERIVED = "sha256.json"
+"""Record of a folder of derived files: their hashes, and those of the files that they were made from."""
+
+
+def record_derived(folder: Path, files: Iterable[Path], *made_from: Path) -> None:
+    """Write the record of a folder of derived files; names of files are relative to it."""
+    digests = {file.relative_to(folder).as_posix(): sha256(file) for file in sorted(files) if file.name != DERIVED}
+    write_json(folder / DERIVED, {"sha256": digests, "made_from": hashes(*made_from)})
+
+
+def read_derived(folder: Path, *made_from: Path) -> dict[str, str]:
+    """Hashes of the files in a folder of derived files.
+
+    Raises:
+        UserError: if the folder has no record, or its files were made from others than `made_from`.
+    """
+    record = folder / DERIVED
+    if not record.exists():
+        raise UserError(
+            "these files have no recorded hashes", file=folder, hint="an earlier version made them; make them again"
+        )
+    content = read_record(record, "sha256", "made_from")
+    if made_from:
+        check_same(content["made_from"], hashes(*made_from), record)
+    recorded: dict[str, str] = content["sha256"]
+    return recorded
+
+
+def check_derived(file: Path) -> None:
+    """Check that a file of tables or figures is the one that was made; a UserError if it is not."""
+    recorded, record = read_derived(file.parent), file.with_name(DERIVED)
+    check_listed([file.name], recorded, record)
+    check_hashes(file.parent, {file.name: recorded[file.name]}, record)
+
+
 def write_with_hash(file: Path, content: Any) -> None:
-    """Write a complete file of JSON, and next to it its hash in the format of `sha256sum`, for `read_with_hash`."""
-    write_json(file, content)
+    """Write a complete file of text or JSON, and next to it its hash in the format of `sha256sum`."""
+    if isinstance(content, str):
+        write_atomically(file, content)
+    else:
+        write_json(file, content)
     write_atomically(_hash_file(file), f"{sha256(file)}  {file.name}\n")
+
+
+def check_own_hash(file: Path) -> None:
+    """Check a file of `write_with_hash`; a UserError if it was changed since, or has no hash."""
+    record = _hash_file(file)
+    if not record.exists():
+        raise UserError("this file has no recorded hash", file=file, hint="an earlier version made it; make it again")
+    with errors_of_reading(record):
+        digest, _, name = record.read_text(encoding="utf-8", errors="replace").strip().partition("  ")
+    check_listed([file.name], {name: digest}, record)
+    check_hashes(file.parent, {file.name: digest}, record)
 
 
 def read_with_hash(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -> Any:
@@ -366,12 +417,8 @@ def read_with_hash(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -
     Raises:
         UserError: as of `read_typed`, and if it was changed since, or has no hash.
     """
-    content, record = read_typed(file, types, *needed), _hash_file(file)
-    if not record.exists():
-        raise UserError(
-            "this file has no recorded hash", file=file, hint="it was made by an earlier version; make it again"
-        )
-    check_hashes(file.parent, {file.name: record.read_text(encoding="utf-8", errors="replace")[:64]}, record)
+    content = read_typed(file, types, *needed)
+    check_own_hash(file)
     return content
 
 
