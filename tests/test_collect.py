@@ -138,6 +138,34 @@ def test_a_file_of_another_type_is_one_error_that_names_it(layout, name, content
     assert error.value.file == layout.run(CELL, 0) / name
 
 
+@pytest.mark.parametrize("name", ["steps.jsonl", "rollouts/step-0003.parquet", "policies/step-0006/model.safetensors"])
+def test_a_manifest_without_a_hash_is_an_error(layout, name):
+    folder = layout.run(CELL, 0)
+    edit(folder / "manifest.json", lambda manifest: manifest["sha256"].pop(name))
+    with pytest.raises(UserError, match=f"lacks the hash of {name.removesuffix('/model.safetensors')}") as error:
+        collected(layout)
+    assert error.value.file == folder / "manifest.json"
+
+
+def test_a_copy_beside_a_run_is_no_run(layout):
+    shutil.copytree(layout.run(CELL, 0), layout.run(CELL, 0).with_name("seed0.bak"))
+    assert list(collected(layout).runs["seed"]) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["runs.parquet", "steps.parquet", "scores.parquet", "collected.json"])
+def test_collected_files_that_were_edited_since_are_an_error(layout, name, tmp_path):
+    folder = tmp_path / "collected"
+    collected(layout).save(folder)
+    Runs.load(folder)
+    if name.endswith("parquet"):
+        pd.read_parquet(folder / name).assign(seed=3).to_parquet(folder / name)
+    else:
+        edit(folder / name, lambda record: record["sha256"].pop("steps.parquet"))
+    with pytest.raises(UserError, match="hash") as error:
+        Runs.load(folder)
+    assert error.value.file == folder / name
+
+
 @pytest.mark.parametrize("name", ["generations.parquet", "rollouts/step-0001.parquet", "rollouts/step-0006.parquet"])
 def test_damaged_rollouts_and_generations_are_an_error(layout, name):
     """Whole folders may be removed to save space; what is there is what was recorded."""

@@ -167,7 +167,18 @@ def test_a_finished_run_is_done_only_if_it_has_every_file_and_hash(name, layout,
     assert re.search(words, "\n".join(found.detail))
 
 
-@pytest.mark.parametrize("content", [None, [], 7, {}, {"fingerprint": 7}, {"fingerprint": FINGERPRINT, "sha256": []}])
+NO_MANIFESTS = [
+    None,
+    [],
+    7,
+    {},
+    {"fingerprint": FINGERPRINT},
+    {"fingerprint": 7},
+    {"fingerprint": FINGERPRINT, "sha256": []},
+]
+
+
+@pytest.mark.parametrize("content", NO_MANIFESTS)
 def test_a_manifest_of_another_type_is_damage_that_names_the_file(content, layout, folder):
     write_json(folder / "manifest.json", content)
     found = run_status(layout, RUN)
@@ -198,7 +209,7 @@ def test_a_trained_run_that_is_evaluated_is_running_and_not_another_when_that_is
 
 
 def test_a_run_of_another_configuration_is_outdated(layout, folder):
-    write_json(folder / "manifest.json", {"fingerprint": "another"})
+    write_json(folder / "manifest.json", {"fingerprint": "another", "sha256": {}})
     assert run_status(layout, RUN).state == "outdated"
 
 

@@ -22,6 +22,7 @@ from redraft.result_files import (
     SCORES,
     check_evaluation,
     check_hashes,
+    check_manifest,
     check_run,
     read_manifest,
     read_record,
@@ -149,6 +150,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
             continue
         content, scored = read_manifest(manifest, *NEEDED), read_typed(folder / "scores.json", SCORES)
+        check_manifest(folder, content)
         protocol = _protocol(id_of(paper, name), paper, layout.preset, experiments)
         initial = layout.initial(protocol, content["configuration"]["model_role"], seed)
         first = read_typed(initial / "scores.json", SCORES) if (initial / "scores.json").exists() else {}

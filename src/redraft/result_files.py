@@ -244,27 +244,40 @@ def _hash_of_large(file: Path, _size: int, _modified: int, _inode: int) -> str:
     return sha256(file)
 
 
-def check_records(folder: Path, manifest: Mapping[str, Any], steps: int | None = None) -> None:
-    """Check that a finished run's manifest has the hashes of all its files, and that its step records are complete.
+def check_manifest(folder: Path, manifest: Mapping[str, Any], steps: int | None = None) -> int:
+    """Check that a manifest is that of the run in its folder, and has the hashes of all its files.
 
     Args:
         folder: folder of the run.
         manifest: content of its `manifest.json`.
         steps: number of steps in the run's configuration; if unknown, that of the rollouts in the manifest.
 
+    Returns:
+        The number of steps.
+
     Raises:
-        UserError: if a hash is missing, the records are others, or the manifest is another run's.
+        UserError: if it is another run's, or a hash is missing.
     """
-    file, recorded = folder / "manifest.json", manifest.get("sha256", {})
+    file, recorded = folder / "manifest.json", manifest["sha256"]
     own, name = "/".join(folder.absolute().parts[-3:]), manifest.get("run")
     if name != own:
         raise UserError("this is the manifest of another run", file=file, key="run", value=name, allowed=own)
     rollouts = {int(found[1]) for found in map(ROLLOUTS.fullmatch, recorded) if found}
     count = max(rollouts, default=0) + 1 if steps is None else steps
     lacking = (f"rollouts/step-{step:04d}.parquet" for step in range(count) if step not in rollouts)
-    last = f"policies/step-{count:04d}"
-    check_listed(["steps.jsonl", *lacking, *([] if count in policies_of(manifest) else [last])], recorded, file)
-    check_hashes(folder, {"steps.jsonl": recorded["steps.jsonl"]}, file)
+    last = [] if count in policies_of(manifest) else [f"policies/step-{count:04d}"]
+    check_listed(["steps.jsonl", *lacking, *last], recorded, file)
+    return count
+
+
+def check_records(folder: Path, manifest: Mapping[str, Any], steps: int | None = None) -> None:
+    """Check that a finished run has a complete manifest and one record for each step; arguments of `check_manifest`.
+
+    Raises:
+        UserError: as of `check_manifest`, or if the records are others or as many as of another number of steps.
+    """
+    file, count = folder / "manifest.json", check_manifest(folder, manifest, steps)
+    check_hashes(folder, {"steps.jsonl": manifest["sha256"]["steps.jsonl"]}, file)
     if (lines := (folder / "steps.jsonl").read_bytes().count(b"\n")) != count:
         raise UserError(
             "this run has another number of records than of steps",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -145,7 +145,7 @@ def measured_acceptance(file: Path) -> Acceptance:
     """
     by_start: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     for record in read_steps(file):
-        gamma = record.get("draft_length")
+        gamma: Any = record.get("draft_length")
         for start, proposed in record.get("proposed_from", {}).items():
             by_start[int(start)].append((gamma, proposed / gamma, record["kept_from"][start]))
     if not by_start:

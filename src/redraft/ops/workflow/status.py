@@ -153,7 +153,7 @@ def _state(layout: Layout, run: Run, owner: Entry | None) -> tuple[State, str]:
 
 def _finished_state(layout: Layout, run: Run, folder: Path) -> State:
     """State of a run with a manifest; a UserError for a damaged file."""
-    manifest = read_manifest(folder / "manifest.json", "fingerprint")
+    manifest = read_manifest(folder / "manifest.json", "fingerprint", "sha256")
     if manifest["fingerprint"] != run_fingerprint(run):
         return "outdated"
     graded = (folder / "scores.json").exists() and not _trained_since(folder)

@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from filelock import FileLock
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import AfterValidator, FiniteFloat, TypeAdapter
 
 from redraft.config import fingerprint
 from redraft.errors import UserError
 from redraft.files import sha256, write_json
 from redraft.layout import Layout
 from redraft.ops.workflow.code_hash import code_of
-from redraft.result_files import Manifest, Typed, check_records, check_run, read_scores, read_steps, read_typed
+from redraft.result_files import Hashes, Typed, check_records, check_run, read_scores, read_steps, read_typed
 
 DIGEST = "digest"
 """Tag of a completely imported run, with the digest of its files."""
 VERSION = code_of("redraft.ops.workflow.tracking:track")
 """Part of the digest: when this code changes, all runs are imported again."""
-NEEDED = ("run", "fingerprint", "git", "configuration", "processes", "finished", "seconds")
+NEEDED = ("run", "fingerprint", "git", "configuration", "processes", "finished", "seconds", "sha256")
 """Keys of a manifest that are imported."""
 COUNTED = ("step", "epoch")
 """Keys of a record that count from 0."""
@@ -51,10 +51,15 @@ class _Process(Typed):
     started: Time
 
 
-class _Manifest(Manifest):
+class _Manifest(Typed):
+    run: str
+    fingerprint: str
     git: _Commit
+    configuration: dict[str, Any]
     processes: list[_Process]
     finished: Time
+    seconds: FiniteFloat
+    sha256: Hashes
 
 
 MANIFEST: TypeAdapter[Any] = TypeAdapter(_Manifest)
