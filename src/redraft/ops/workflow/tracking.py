@@ -29,8 +29,6 @@ DIGEST = "digest"
 """Tag of a completely imported run, with the digest of its files."""
 VERSION = code_of("redraft.ops.workflow.tracking:track")
 """Part of the digest: when this code changes, all runs are imported again."""
-NEEDED = ("run", "fingerprint", "git", "configuration", "processes", "finished", "seconds", "sha256")
-"""Keys of a manifest that are imported."""
 COUNTED = ("step", "epoch")
 """Keys of a record that count from 0."""
 
@@ -130,7 +128,7 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
         known[run.info.run_name].append(run)
     tracked = []
     for file in layout.manifests(paper):
-        manifest, digest = read_typed(file, MANIFEST, *NEEDED), _digest(file.parent)
+        manifest, digest = read_typed(file, MANIFEST), _digest(file.parent)
         name = manifest["run"]
         tracked.append({"run": name, "digest": digest})
         if [run.data.tags.get(DIGEST) for run in known[name]] != [digest]:
