@@ -8,7 +8,7 @@ from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import write_atomically
 from redraft.layout import Layout
-from redraft.result_files import OBJECT, read_with_hash
+from redraft.result_files import OBJECT, read_with_hash, write_with_hash
 
 
 def collect_runs(preset: str, paper: str) -> None:
@@ -23,7 +23,7 @@ def cases(preset: str, paper: str) -> None:
 
     stem, numbers = Layout(preset).cases(paper), _case_numbers(paper)
     content = read_with_hash(stem.with_suffix(".json"), OBJECT, "run", "cases")
-    write_atomically(stem.with_suffix(".html"), case_studies.html(content, numbers, paper))
+    write_with_hash(stem.with_suffix(".html"), case_studies.html(content, numbers, paper))
     write_atomically(stem.with_suffix(".md"), case_studies.markdown(content, numbers))
 
 

@@ -255,16 +255,24 @@ def test_reported_tables_that_are_missing_or_damaged_are_named(tmp_path):
     with pytest.raises(UserError, match=r"table03\.csv: this reported table is missing"):
         read_reported(tmp_path, 3)
     whole = (ROOT / "experiments/spec_rl/reported/table03.csv").read_text()
+    lines = whole.splitlines(keepends=True)
     for text, word in (
+        ("".join(lines[:-10]), r"cut off(.|\n)*value:   60(.|\n)*allowed: 70"),
+        (whole + lines[-1], "occurs twice"),
+        (whole.replace("qwen", "qw\xe9n"), "damaged"),
         (whole[:-3], "cut off"),
         (whole[: whole.rindex("qwen")], "cut off"),
         (whole.replace(",29.2", ",many"), "not a number"),
         ("a,b\n1,2\n", "wrong header"),
         ("", "damaged"),
     ):
-        (tmp_path / "reported/table03.csv").write_text(text)
+        (tmp_path / "reported/table03.csv").write_text(text, encoding="latin-1")
         with pytest.raises(UserError, match=word):
             read_reported(tmp_path, 3)
+    (tmp_path / "reported/table03.csv").unlink()
+    (tmp_path / "reported/table03.csv").mkdir()
+    with pytest.raises(UserError, match="a folder and no file"):
+        read_reported(tmp_path, 3)
 
 
 def test_the_reported_row_of_a_cell_is_that_of_its_lenience():

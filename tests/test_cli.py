@@ -141,7 +141,7 @@ def test_a_stage_is_imported_when_it_is_called():
         (["compare", "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0"], ["not finished", "redraft run"]),
         (["compare", "spec_rl/nothing", "spec_rl/none", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
         (["stage", "redraft.analysis.tables.files:write_tables", "tiny", "spec_rl"], ["measured.json", "missing"]),
-        (["stage", "redraft.analysis.measuring:measure", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
+        (["stage", "redraft.analysis.measuring:measure", "tiny", "spec_rl"], ["collected.json", "missing"]),
         (
             ["stage", GRADE, "tiny", "tiny", "nothing.parquet", "scores.json"],
             ["nothing.json", "missing"],
@@ -184,8 +184,8 @@ def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_i
     assert header == ["quantity", *CELLS, "second vs first", "95 % interval", "seeds"]
     lines = {row[0]: row[1:] for row in rows}
     # Student's t of one degree of freedom is 12.7062.
-    assert lines["tokens_decoded (tokens)"] == ["10,000", "4,000", "0.400 ×", "[-0.871, 1.671]", "2"]
-    assert lines["rollout_seconds (s)"] == ["20", "7.500", "3 × as fast", "[-9.706, 15.706]", "2"]
+    assert lines["tokens_decoded (tokens)"] == ["30,000", "12,000", "0.400 ×", "[-0.871, 1.671]", "2"]
+    assert lines["rollout_seconds (s)"] == ["60", "22.500", "3 × as fast", "[-9.706, 15.706]", "2"]
     assert lines["accuracy:arithmetic (%)"] == ["75", "25", "-50 points", "[-367.655, 267.655]", "2"]
     assert lines["accuracy:all (%)"] == lines["accuracy:arithmetic (%)"]
     assert lines["fresh_reward"] == ["-", "-", "-", "[-, -]", "0"]
@@ -253,10 +253,10 @@ def tracked(layout):
 def test_mlflow_holds_each_run_once_and_as_it_was_graded_last(folder):
     layout = Layout("tiny", folder / "results")
     runs = [finish(folder, cell) for cell in CELLS]
-    before = [("spec_rl/grpo-spec-l0/seed0", 10, 0.75), ("spec_rl/grpo-vanilla/seed0", 10, 0.75)]
+    before = [("spec_rl/grpo-spec-l0/seed0", 30, 0.75), ("spec_rl/grpo-vanilla/seed0", 30, 0.75)]
     assert tracked(layout) == tracked(layout) == before
     grade(runs[0], 1)
-    assert tracked(layout) == [before[0], ("spec_rl/grpo-vanilla/seed0", 10, 0.25)]
+    assert tracked(layout) == [before[0], ("spec_rl/grpo-vanilla/seed0", 30, 0.25)]
 
 
 def test_an_experiment_that_was_deleted_in_mlflow_is_restored_with_one_sentence(folder, capsys):
@@ -295,7 +295,7 @@ def test_a_database_that_mlflow_cannot_read_is_made_again_with_all_papers(damage
     assert made_before.returncode == 0, made_before.stderr
     damage(layout.tracking)
     assert reason in _unreadable(layout.tracking)
-    assert tracked(layout) == [("spec_rl/grpo-vanilla/seed0", 10, 0.75)]
+    assert tracked(layout) == [("spec_rl/grpo-vanilla/seed0", 30, 0.75)]
     (sentence,) = (line for line in capsys.readouterr().err.splitlines() if str(layout.tracking) in line)
     assert reason in sentence
     assert layout.tracking.with_name("mlflow.db.old").exists()
@@ -346,15 +346,15 @@ def test_mlflow_has_the_times_of_training_and_counts_steps_and_epochs_from_1(fol
     assert run.data.metrics["training_seconds"] == 90.25
     history = {key: client.get_metric_history(run.info.run_id, key) for key in ("step", "epoch", "accuracy.arithmetic")}
     assert (
-        [metric.step for metric in history["step"]] == [metric.value for metric in history["step"]] == [*range(1, 11)]
+        [metric.step for metric in history["step"]] == [metric.value for metric in history["step"]] == [*range(1, 31)]
     )
-    assert [metric.value for metric in history["epoch"]] == [1] * 5 + [2] * 5
-    # Steps take 4 s and the last one 16, 52 together, on which the 1,862 s from start to end are spread.
+    assert [metric.value for metric in history["epoch"]] == [1] * 15 + [2] * 15
+    # Steps take 4 s and the last one 16, 132 together, on which the 1,862 s from start to end are spread.
     gone = [(metric.timestamp - start) / 1000 for metric in history["step"]]
-    assert gone == pytest.approx([1862 * 4 * i / 52 for i in range(1, 10)] + [1862], abs=0.001)
+    assert gone == pytest.approx([1862 * 4 * i / 132 for i in range(1, 30)] + [1862], abs=0.001)
     policies = [(metric.step, metric.value, metric.timestamp) for metric in history["accuracy.arithmetic"]]
     ended = {metric.step: metric.timestamp for metric in history["step"]}
-    assert policies == [(9, 0.0, ended[9]), (10, 0.75, ended[10])], "a policy is named by the steps that it has done"
+    assert policies == [(9, 0.0, ended[9]), (30, 0.75, ended[30])], "a policy is named by the steps that it has done"
 
 
 def test_what_an_earlier_version_imported_is_imported_anew(folder, monkeypatch):
@@ -371,7 +371,7 @@ def test_what_an_earlier_version_imported_is_imported_anew(folder, monkeypatch):
     tracked(layout)
     client = MlflowClient(f"sqlite:///{layout.tracking}")
     (run,) = client.search_runs([client.get_experiment_by_name("tiny/spec_rl").experiment_id])
-    assert run.data.metrics["step"] == 10
+    assert run.data.metrics["step"] == 30
 
 
 def test_a_killed_import_is_replaced(folder, monkeypatch):
@@ -390,7 +390,7 @@ def test_a_killed_import_is_replaced(folder, monkeypatch):
         patch.setattr(MlflowClient, "log_batch", killed)
         with pytest.raises(KeyboardInterrupt):
             tracked(layout)
-    assert tracked(layout) == [("spec_rl/grpo-vanilla/seed0", 10, 0.75)]
+    assert tracked(layout) == [("spec_rl/grpo-vanilla/seed0", 30, 0.75)]
 
 
 def test_no_space_left_is_one_message_and_keeps_what_was_there(tmp_path, monkeypatch):

@@ -26,13 +26,13 @@ SCORES = {
     for name, benchmark in BENCHMARKS.items()
 }
 SAMPLED = [sampling_fingerprint(Experiments(ROOT).preset("smoke").of_seed(seed)) for seed in (0, 1)]
-
+STEPS = range(RUN.steps)
 EVALUATED = (2, 4, 6)
 
 
 @pytest.fixture
 def layout(tmp_path):
-    """Two finished runs of the smoke preset, with two steps each."""
+    """Two finished runs of the smoke preset."""
     layout = Layout("smoke", tmp_path / "results")
     for seed in (0, 1):
         write_run(layout.run(CELL, seed), seed)
@@ -72,13 +72,14 @@ def write_run(folder, seed):
             "passes": [[8, 0, 3, 1.0, 3.0]],
             "seconds": {"total": 1.0},
         }
-        for i in (0, 1)
+        for i in STEPS
     ]
     (folder / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu_within": 0.5}).to_parquet(folder / "diversity.parquet")
+    pd.DataFrame({"step": STEPS, "epoch": STEPS, "self_bleu_within": 0.5}).to_parquet(folder / "diversity.parquet")
     write_json(folder / "scores.json", {str(step): SCORES for step in EVALUATED})
     fingerprint = run_fingerprint(Experiments(ROOT).run(CELL, seed, "smoke"))
     digests = {"steps.jsonl": sha256(folder / "steps.jsonl")}
+    digests |= {f"rollouts/step-{step:04d}.parquet": "a hash" for step in STEPS}
     digests |= {f"policies/step-{step:04d}/model.safetensors": "a hash" for step in EVALUATED}
     manifest = {"run": f"{CELL}/seed{seed}", "fingerprint": fingerprint, "seconds": 2.0, "sha256": digests}
     role = Experiments(ROOT).preset("smoke").role(ROLE, seed)
@@ -93,7 +94,7 @@ def collected(layout):
 def test_all_finished_runs_are_collected_and_survive_the_files(layout, tmp_path):
     runs = collected(layout)
     assert list(runs.runs["seed"]) == [0, 1]
-    assert len(runs.steps) == 4
+    assert len(runs.steps) == 2 * RUN.steps
     assert len(runs.scores) == 2 * len(BENCHMARKS) * (1 + len(EVALUATED))
     assert set(runs.scores["step"]) == {0, *EVALUATED}
     runs.save(tmp_path / "collected")
@@ -137,11 +138,39 @@ def test_a_file_of_another_type_is_one_error_that_names_it(layout, name, content
     assert error.value.file == layout.run(CELL, 0) / name
 
 
-@pytest.mark.parametrize("name", ["generations.parquet", "rollouts/step-0001.parquet", "rollouts/step-0002.parquet"])
+@pytest.mark.parametrize("name", ["steps.jsonl", "rollouts/step-0003.parquet", "policies/step-0006/model.safetensors"])
+def test_a_manifest_without_a_hash_is_an_error(layout, name):
+    folder = layout.run(CELL, 0)
+    edit(folder / "manifest.json", lambda manifest: manifest["sha256"].pop(name))
+    with pytest.raises(UserError, match=f"lacks the hash of {name.removesuffix('/model.safetensors')}") as error:
+        collected(layout)
+    assert error.value.file == folder / "manifest.json"
+
+
+def test_a_copy_beside_a_run_is_no_run(layout):
+    shutil.copytree(layout.run(CELL, 0), layout.run(CELL, 0).with_name("seed0.bak"))
+    assert list(collected(layout).runs["seed"]) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["runs.parquet", "steps.parquet", "scores.parquet", "collected.json"])
+def test_collected_files_that_were_edited_since_are_an_error(layout, name, tmp_path):
+    folder = tmp_path / "collected"
+    collected(layout).save(folder)
+    Runs.load(folder)
+    if name.endswith("parquet"):
+        pd.read_parquet(folder / name).assign(seed=3).to_parquet(folder / name)
+    else:
+        edit(folder / name, lambda record: record["sha256"].pop("steps.parquet"))
+    with pytest.raises(UserError, match="hash") as error:
+        Runs.load(folder)
+    assert error.value.file == folder / name
+
+
+@pytest.mark.parametrize("name", ["generations.parquet", "rollouts/step-0001.parquet", "rollouts/step-0006.parquet"])
 def test_damaged_rollouts_and_generations_are_an_error(layout, name):
     """Whole folders may be removed to save space; what is there is what was recorded."""
     folder = layout.run(CELL, 0)
-    files = [folder / "generations.parquet", *(folder / f"rollouts/step-000{i}.parquet" for i in (0, 1))]
+    files = [folder / "generations.parquet", *(folder / f"rollouts/step-000{i}.parquet" for i in STEPS)]
     (folder / "rollouts").mkdir()
     for file in files:
         file.write_bytes(bytes(range(256)) * 20)
@@ -158,7 +187,7 @@ def test_damaged_rollouts_and_generations_are_an_error(layout, name):
 
 def test_diversity_of_other_rollouts_is_an_error(layout):
     folder = layout.run(CELL, 1)
-    frame = pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu_within": 0.25})
+    frame = pd.DataFrame({"step": STEPS, "epoch": STEPS, "self_bleu_within": 0.25})
     frame.to_parquet(folder / "diversity.parquet")
     with pytest.raises(UserError, match=r"differs from the hash in diversity\.json"):
         collected(layout)

@@ -151,7 +151,7 @@ def test_status_names_its_preset_and_papers_and_counts_finished_runs_of_other_ce
     assert found["asked"] == {"preset": "tiny", "grids": {"spec_rl": ["core"]}}
     assert others in " ".join(found["notes"][0].split())
     (done,) = (row for row in found["rows"] if row["state"] == "done")
-    assert (done["cell"], done["seed"], done["step"], done["detail"]) == (CELLS[0], 0, 10, [])
+    assert (done["cell"], done["seed"], done["step"], done["detail"]) == (CELLS[0], 0, 30, [])
     assert "also" not in printed(folder, "status", "ar3po", "--preset", "smoke")
 
 
@@ -169,8 +169,8 @@ def test_compare_fits_80_columns_and_as_json_has_the_numbers(folder):
     rows = {row.pop("quantity"): row for row in document(folder, "compare", *CELLS)["rows"]}
     assert rows["rollout_seconds"] == {
         "unit": "s",
-        "first": 20.0,
-        "second": 7.5,
+        "first": 60.0,
+        "second": 22.5,
         "relation": "speedup",
         "against": 3.0,
         "seeds": 2,

@@ -22,7 +22,7 @@ from tests.measured import figure_data
 
 A, B = "a", "b"
 LINE = {"quantity": "reward", "title": "t", "cells": [A]}
-SWEEP = {"file": "authors/sweep.csv", "table": 3, "model": "m", "flops": 1e14}
+SWEEP = {"file": "authors/sweep.csv", "rows": 9, "table": 3, "model": "m", "flops": 1e14}
 
 
 def write_rollouts(folder):
@@ -244,13 +244,16 @@ def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_f
     panel = {
         "quantity": "ms",
         "title": "r",
-        "published": {"file": "sweep.csv", "x": "batch", "y": "seq", "where": {"mode": "on"}},
+        "published": {"file": "sweep.csv", "x": "batch", "y": "seq", "where": {"mode": "on"}, "rows": 3},
     }
     whole = figure("surface", panel)
-    monkeypatch.setenv(PUBLISHED, str(tmp_path))
+    monkeypatch.setenv(PUBLISHED, str(tmp_path / "elsewhere"))
     nothing = figure_data(whole, runs, paper_scale=False)
     assert nothing.empty
     assert absent(whole, nothing) == "No data."
+    monkeypatch.setenv(PUBLISHED, str(tmp_path))
+    with pytest.raises(UserError, match=r"missing(.|\n)*sweep\.csv"):
+        figure_data(whole, runs, paper_scale=False)
     (tmp_path / "sweep.csv").write_text("batch,seq,mode,ms\n1,256,on,9.5\n1,512,on,9.6\n1,256,off,99\n")
     data = figure_data(whole, runs, paper_scale=False)
     assert list(zip(data["x"], data["y"], data["reproduced"], strict=True)) == [(1, 256, 9.5), (1, 512, 9.6)]
@@ -260,6 +263,11 @@ def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_f
     for content, words in (
         (b"batch,seq,mode,ms\n1,256,on,9.5\n1,512,on,fast\n", r"line 3, ms(.|\n)*'fast'"),
         (b"batch,seq,mode,ms\n1,256,on,1e400\n", "line 2, ms"),
+        (b"batch,seq,mode,ms\n1,256,on,9.5\n1,512,on,9.6\n1,256,off,9", r"damaged \(its last line has no end\)"),
+        (b"batch,seq,mode,ms\n1,256,on,9.5\n1,512,on,9.6\n", r"cut off(.|\n)*value:   2(.|\n)*allowed: 3"),
+        (b"batch,seq,mode,ms\n1,256,on,9.5\n1,512,on,9.6\n1,256,on,9.5\n", r"occurs twice(.|\n)*value:   4"),
+        (b"batch,seq,mode,ms\n1,256,on,9.5\n1,512,,9.6\n1,256,off,9\n", "line 3, mode"),
+        (b"batch,seq,mode,ms\n1,256,on,nan\n1,512,on,9.6\n1,256,off,9\n", "line 2, ms"),
         ("batch,seq,mode,ms\n1,256,on,9.5\n".encode("utf-16"), "damaged"),
         (b"", "damaged"),
     ):
@@ -272,6 +280,7 @@ def test_published_curves_are_lines_and_missing_ones_say_so(runs, tmp_path, monk
     curves = {
         "folder": "authors",
         "files": {"theirs": "a.json", "other": "b.json"},
+        "validations": {"theirs": 3, "other": 3},
         "time": "seconds",
         "scale": 0.5,
         "fields": ["x/mean@*", "y/mean@*"],
@@ -323,7 +332,7 @@ def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
             {
                 "quantity": "q",
                 "title": "t",
-                "curves": {"folder": "f", "files": {"a": "a"}, "time": "t", "fields": ["x"]},
+                "curves": {"folder": "f", "files": {"a": "a"}, "validations": {"a": 1}, "time": "t", "fields": ["x"]},
             },
             "curves is for lines over steps or hours",
         ),

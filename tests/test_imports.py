@@ -118,6 +118,7 @@ ALLOWED = {
         "redraft.engines.torch",
         "redraft.errors",
         "redraft.files",
+        "redraft.result_files",
         "redraft.selfspec",
         "redraft.train.models",
     },
@@ -144,6 +145,7 @@ ALLOWED = {
         "redraft.config",
         "redraft.lab.selfspec",
         "redraft.published",
+        "redraft.result_files",
         "redraft.selfspec",
     },
     "redraft.analysis.tables": {

@@ -22,6 +22,7 @@ from redraft.provenance import SOURCE
 from redraft.train import initial_policy, models
 from redraft.train.initial_policy import make_model
 from redraft.train.loop import inputs_of
+from tests.finished import trained
 
 ROLE = "qwen3-1.7b-base"
 CELL = "spec_rl/grpo-spec-l0.5"
@@ -160,9 +161,8 @@ def test_status_says_outdated_where_the_workflow_trains_again(found, change):
     layout, run = Layout("smoke"), Experiments().run(CELL, 0, "smoke")
     imported, folder = layout.model(run.model_role), layout.run(CELL, 0)
     make_model("smoke", run.model_role, imported)
-    folder.mkdir(parents=True)
     inputs = inputs_of(imported, []) | {"data/problems.jsonl": sha256(Path("problems.jsonl"))}
-    write_json(folder / "manifest.json", {"fingerprint": run_fingerprint(run), "inputs": inputs})
+    trained(folder, run, inputs=inputs)
     assert run_status(layout, run).state == "trained"
     match change:
         case "weights":

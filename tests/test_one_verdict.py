@@ -34,6 +34,7 @@ from redraft.config import CellTable, Experiments, Figure, Row
 from redraft.config.claims import ClaimFile
 from redraft.config.tables import TableFile, TargetTable
 from redraft.layout import Layout
+from redraft.result_files import record_derived
 from tests import uneven
 from tests.measured import judge
 from tests.uneven import PLAIN, REUSE
@@ -289,6 +290,7 @@ def test_a_table_that_was_written_is_read_as_it_was(experiments, tmp_path):
     )
     for frame in (whole, whole.assign(missing_seeds="")):
         frame.to_csv(tmp_path / "table03.csv", index=False)
+        record_derived(tmp_path, [tmp_path / "table03.csv"])
         read = read_table(tmp_path / "table03")
         for column in ("group", "seeds", "missing_seeds", "manifests"):
             assert list(read[column]) == list(frame[column])

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.pages.finished_report import headline_summary, pack_report, summary_text
+from redraft.analysis.pages.finished_report import headline_summary, pack_report, record_report, summary_text
 from redraft.analysis.pages.fragments import checked_fragment
 from redraft.analysis.pages.run_pages import views
 from redraft.errors import UserError
@@ -35,6 +35,7 @@ def layout(tmp_path):
         file = layout.folder / place
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
+    record_report(layout)
     return layout
 
 
@@ -44,6 +45,15 @@ def test_the_zip_holds_all_pages_and_what_they_link_to_and_nothing_else(layout, 
         names = archive.namelist()
     places = ["report.html", "report/index.html", "report/runs/one.html", "data/a.csv", "data/d.json"]
     assert sorted(names) == sorted(f"tiny/{place}" for place in places)
+
+
+@pytest.mark.parametrize("name", ["report.html", "report/runs/one.html", "data/a.csv", "data/d.json"])
+def test_a_page_or_file_that_was_edited_since_is_an_error_and_nothing_is_packed(name, layout, tmp_path):
+    (layout.folder / name).write_text((layout.folder / name).read_text() + " ")
+    with pytest.raises(UserError, match=r"differs from the hash in sha256\.json(.|\n)*write the report again") as error:
+        pack_report(layout, tmp_path / "shared.zip")
+    assert error.value.file == layout.folder / name
+    assert not list(tmp_path.glob("*.zip*"))
 
 
 def test_a_link_that_leads_nowhere_is_refused_and_nothing_is_written(layout, tmp_path):

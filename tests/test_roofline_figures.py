@@ -10,6 +10,7 @@ import pytest
 import yaml
 from matplotlib import pyplot as plt
 
+import redraft.published
 from benchmarks.self_speculation import FOLDER, SOURCE, SWEEP
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures import roofline_points
@@ -21,7 +22,7 @@ from redraft.analysis.figures.roofline_points import BOUNDARY, MEASURED, PREDICT
 from redraft.analysis.pages.figure_page import figure_fragment
 from redraft.config import Experiments, Figure
 from redraft.errors import UserError
-from redraft.lab.selfspec.sweep import write_sweep
+from redraft.lab.selfspec.sweep import read_sweep, write_sweep
 from redraft.layout import PUBLISHED, Layout
 from redraft.published import check_published
 from redraft.selfspec.roofline import block_seconds, boundary, speedup, target_seconds
@@ -44,6 +45,8 @@ def published(tmp_path, monkeypatch):
     """A function that makes these measurements the published sweep."""
     monkeypatch.setenv(PUBLISHED, str(tmp_path / "published"))
     monkeypatch.chdir(tmp_path)
+    for module in (roofline_points, redraft.published):  # the declared number of rows is the authors'
+        monkeypatch.setattr(module, "read_sweep", lambda file, rows: read_sweep(file))
 
     def publish(lines):
         file = tmp_path / "published" / FOLDER / SWEEP
@@ -109,13 +112,19 @@ def test_without_the_published_sweep_the_panel_says_so(published):
     check_published(EXPERIMENTS, PAPER)
 
 
-def test_a_sweep_that_is_missing_from_its_folder_damaged_or_of_another_model_is_an_error(published):
+def test_a_sweep_that_is_missing_from_its_folder_damaged_or_of_another_model_is_an_error(published, monkeypatch):
     file = published([replace(line, model="other") for line in measurements(QWEN)])
     with pytest.raises(UserError, match=r"of another model(.|\n)*'other'\n  allowed: Qwen2.5-7B"):
         data_of(figure(7))
-    file.write_text(file.read_text()[:-40])
-    with pytest.raises(UserError, match="lacks a number"):
+    whole = file.read_text()
+    file.write_text(whole[:-40])
+    with pytest.raises(UserError, match="its last line has no end"):
         check_published(EXPERIMENTS, PAPER)
+    file.write_text(whole.rsplit("\n", 2)[0] + "\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(redraft.published, "read_sweep", read_sweep)
+        with pytest.raises(UserError, match=rf"cut off(.|\n)*value:   {whole.count(chr(10)) - 2}(.|\n)*allowed: 596"):
+            check_published(EXPERIMENTS, PAPER)
     file.rename(file.with_name("other.csv"))
     with pytest.raises(UserError, match=rf"missing(.|\n)*{re.escape(SWEEP)}(.|\n)*other\.csv"):
         check_published(EXPERIMENTS, PAPER)

@@ -256,7 +256,7 @@ def test_a_published_curve_that_was_cut_between_two_lines_is_refused(tmp_path, m
     file.chmod(0o644)
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:16]))
     monkeypatch.setenv(PUBLISHED, str(tmp_path))
-    with pytest.raises(UserError, match=r"is cut off \(last line: 16\)(.|\n)*allowed: 76"):
+    with pytest.raises(UserError, match=r"is cut off(.|\n)*value:   16(.|\n)*allowed: 76"):
         check_published(EXPERIMENTS, "speed_rl")
 
 

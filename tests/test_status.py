@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import EVALUATION, acquire, lease
 from redraft.ops.workflow.status import STATES, RunStatus, run_status, run_statuses, status_text, target
 from redraft.provenance import hashes
+from tests.finished import grade, removed, trained
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-spec-l0.5"
@@ -68,16 +70,115 @@ def test_a_running_run_names_its_owner_its_heart_beat_and_its_step(layout, folde
     assert not found.detail
 
 
+def edited(file, **changes):
+    write_json(file, json.loads(file.read_text()) | changes)
+
+
 def test_a_run_is_trained_and_then_done(layout, folder):
     with lease(folder, FINGERPRINT):
-        write_json(folder / "manifest.json", {"fingerprint": FINGERPRINT})
+        trained(folder, RUN)
     assert run_status(layout, RUN).state == "trained"
-    write_json(folder / "scores.json", {"3": {"gsm8k": {"correct": 0, "total": 4}}})
-    write_json(folder / "grades.json", {"sha256": hashes(folder / "scores.json")})
+    grade(folder, 0, RUN.steps)
     assert run_status(layout, RUN).state == "done"
+    edited(folder / "manifest.json", seconds=1.0)
+    assert run_status(layout, RUN).state == "trained", "it was trained again, and will be evaluated again"
 
 
-@pytest.mark.parametrize("content", [None, [], 7, {}, {"fingerprint": 7}, {"fingerprint": FINGERPRINT, "sha256": []}])
+def shortened(folder):
+    file = folder / "steps.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+
+
+def shortened_with_its_hash(folder):
+    shortened(folder)
+    edited(folder / "manifest.json", sha256=hashes(folder / "steps.jsonl") | removed(RUN.steps - 1, 9, RUN.steps - 1))
+
+
+def folder_of_records(folder):
+    (folder / "steps.jsonl").unlink()
+    (folder / "steps.jsonl").mkdir()
+
+
+def exchanged(folder):
+    """Scores of another run, with the record that belongs to them."""
+    grades = json.loads((folder / "grades.json").read_text())
+    write_json(folder / "scores.json", {"30": {"arithmetic": {"correct": 4, "total": 4}}})
+    digests = grades["sha256"] | hashes(folder / "scores.json")
+    write_json(folder / "grades.json", {"sha256": digests, "made_from": {"generations.parquet": "another"}})
+
+
+DAMAGE = {
+    "records without the last line": (shortened, "steps.jsonl", "differs from the hash"),
+    "a shorter run": (shortened_with_its_hash, "manifest.json", r"lacks the hash of rollouts/step-0029\.parquet"),
+    "a folder of records": (folder_of_records, "steps.jsonl", "a folder and no file"),
+    "no records": (lambda folder: (folder / "steps.jsonl").unlink(), "steps.jsonl", "missing"),
+    "no hashes": (
+        lambda folder: edited(folder / "manifest.json", sha256={}),
+        "manifest.json",
+        "the hash of steps.jsonl",
+    ),
+    "no hash of rollouts": (
+        lambda folder: edited(folder / "manifest.json", sha256=hashes(folder / "steps.jsonl")),
+        "manifest.json",
+        r"lacks the hash of rollouts/step-0000\.parquet",
+    ),
+    "no hash of the last policy": (
+        lambda folder: edited(folder / "manifest.json", sha256=hashes(folder / "steps.jsonl") | removed(RUN.steps, 9)),
+        "manifest.json",
+        "lacks the hash of policies/step-0030",
+    ),
+    "another run's manifest": (
+        lambda folder: edited(folder / "manifest.json", run="spec_rl/grpo-vanilla/seed0"),
+        "manifest.json",
+        "of another run",
+    ),
+    "empty generations": (
+        lambda folder: write_json(folder / "generations.json", {}),
+        "generations.json",
+        "lacks a key",
+    ),
+    "generations without hashes": (
+        lambda folder: edited(folder / "generations.json", sha256={}),
+        "generations.json",
+        "lacks the hash of generations.parquet",
+    ),
+    "empty grades": (lambda folder: write_json(folder / "grades.json", {}), "grades.json", "lacks a key"),
+    "grades without the scores' hash": (
+        lambda folder: edited(folder / "grades.json", sha256=hashes(folder / "grades.parquet")),
+        "grades.json",
+        "lacks the hash of scores.json",
+    ),
+    "scores of another run": (exchanged, "grades.json", "made from other files"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_finished_run_is_done_only_if_it_has_every_file_and_hash(name, layout, folder):
+    damage, file, words = DAMAGE[name]
+    trained(folder, RUN)
+    os.utime(folder / "manifest.json", (1, 1))
+    grade(folder, 0, RUN.steps)
+    assert run_status(layout, RUN).state == "done"
+    damage(folder)
+    os.utime(folder / "manifest.json", (1, 1))
+    found = run_status(layout, RUN)
+    assert found.state == "damaged"
+    assert found.detail[0].startswith(f"{folder / file}: ")
+    assert re.search(words, "\n".join(found.detail))
+
+
+NO_MANIFESTS = [
+    None,
+    [],
+    7,
+    {},
+    {"fingerprint": FINGERPRINT},
+    {"fingerprint": 7},
+    {"fingerprint": FINGERPRINT, "sha256": []},
+]
+
+
+@pytest.mark.parametrize("content", NO_MANIFESTS)
 def test_a_manifest_of_another_type_is_damage_that_names_the_file(content, layout, folder):
     write_json(folder / "manifest.json", content)
     found = run_status(layout, RUN)
@@ -87,9 +188,8 @@ def test_a_manifest_of_another_type_is_damage_that_names_the_file(content, layou
 
 @pytest.mark.parametrize("content", [None, [], {"3": 1}, {"x": {}}, {"3": {"gsm8k": {"correct": 9, "total": 4}}}])
 def test_scores_that_were_not_graded_are_damage_that_names_the_file(content, layout, folder):
-    write_json(folder / "manifest.json", {"fingerprint": FINGERPRINT})
-    write_json(folder / "scores.json", {"3": {"gsm8k": {"correct": 0, "total": 4}}})
-    write_json(folder / "grades.json", {"sha256": hashes(folder / "scores.json")})
+    trained(folder, RUN)
+    grade(folder, 0, RUN.steps)
     write_json(folder / "scores.json", content)
     found = run_status(layout, RUN)
     assert found.state == "damaged"
@@ -99,7 +199,7 @@ def test_scores_that_were_not_graded_are_damage_that_names_the_file(content, lay
 
 def test_a_trained_run_that_is_evaluated_is_running_and_not_another_when_that_is_killed(layout, folder):
     with lease(folder, FINGERPRINT):
-        write_json(folder / "manifest.json", {"fingerprint": FINGERPRINT})
+        trained(folder, RUN)
     with lease(folder, EVALUATION):
         assert run_status(layout, RUN).state == "running"
     killed(folder, EVALUATION)
@@ -109,7 +209,7 @@ def test_a_trained_run_that_is_evaluated_is_running_and_not_another_when_that_is
 
 
 def test_a_run_of_another_configuration_is_outdated(layout, folder):
-    write_json(folder / "manifest.json", {"fingerprint": "another"})
+    write_json(folder / "manifest.json", {"fingerprint": "another", "sha256": {}})
     assert run_status(layout, RUN).state == "outdated"
 
 

@@ -292,8 +292,14 @@ CURVES = PublishedTable(
         {"name": "high", "title": "0.9", "fields": ["val/acc/mean@4"], "at_least": 0.9, "reported": ["high"]},
     ],
     rows=[
-        {"label": "slow", "file": "slow.json", "group": "data", "reported": {"method": "vanilla"}},
-        {"label": "fast", "file": "fast.json", "baseline": "slow", "reported": {"method": "speculative"}},
+        {"label": "slow", "file": "slow.json", "validations": 5, "group": "data", "reported": {"method": "vanilla"}},
+        {
+            "label": "fast",
+            "file": "fast.json",
+            "validations": 3,
+            "baseline": "slow",
+            "reported": {"method": "speculative"},
+        },
         {"label": "gone", "baseline": "slow"},
     ],
 )
@@ -354,7 +360,7 @@ def test_without_their_folder_a_replay_has_no_data(tmp_path, monkeypatch):
         ('{"seconds": 1, "val/a/mean@1": 0, "val/b/mean@1": 0}\n', r"several keys(.|\n)*val/a/mean@1, val/b/mean@1"),
         ('{"seconds": 1, "val/acc/mean@4": 0.1}\n{"seconds": 2}\n', r"lacks a number(.|\n)*line 2, val/acc/mean@4"),
         ('{"seconds": 1, "val/acc/mean@4": NaN}\n', "lacks a number"),
-        ('{"seconds": 2, "val/acc/mean@4": 0}\n{"seconds": 1, "val/acc/mean@4": 0}\n', r"backwards(.|\n)*>= 2"),
+        ('{"seconds": 2, "val/acc/mean@4": 0}\n{"seconds": 1, "val/acc/mean@4": 0}\n', r"backwards(.|\n)*more than 2"),
         ('{"seconds": 1, "val/acc/mean@4": 31.0}\n', r"in percent instead of a share(.|\n)*line 1(.|\n)*0 to 1"),
         ('{"seconds": -1, "val/acc/mean@4": 0}\n', r"out of range(.|\n)*line 1, seconds"),
         ('{"seconds": 1, "val/acc/mean@4": -0.1}\n', "out of range"),
@@ -385,30 +391,45 @@ def test_a_byte_order_mark_is_no_part_of_a_curve_and_percent_may_be_declared(cur
     lines = (curves / "slow.json").read_text()
     (curves / "slow.json").write_bytes(lines.encode("utf-8-sig"))
     assert replayed().loc[("slow", "low"), "reproduced"] == 1.5
+    slow, *others = CURVES.model_dump()["rows"]
     percent = {"name": "low", "title": "t", "fields": ["val/*/mean@*"], "at_least": 30}
     with pytest.raises(ValidationError, match=r"the target 30 of low is above the highest value \(1\)"):
         declared(CURVES, targets=[percent])
     (curves / "slow.json").write_text('{"seconds": 1800, "val/acc/mean@4": 31}\n')
-    assert replayed(declared(CURVES, targets=[percent | {"highest": 100}])).loc[("slow", "low"), "reproduced"] == 0.5
+    table = declared(CURVES, targets=[percent | {"highest": 100}], rows=[slow | {"validations": 1}, *others])
+    assert replayed(table).loc[("slow", "low"), "reproduced"] == 0.5
 
 
 def test_a_curve_has_the_declared_number_of_validations_and_an_optional_one_may_be_missing(curves):
     """The slow curve reaches 0.3 at its fourth validation; without it the target would look as if never reached."""
     slow, *others = CURVES.model_dump()["rows"]
-    table = declared(CURVES, rows=[slow | {"validations": 5}, *others])
+    with pytest.raises(ValidationError, match="a row with a file needs the number of its validations"):
+        declared(CURVES, rows=[slow | {"validations": None}, *others])
+    table = CURVES
     assert replayed(table).loc[("slow", "low"), "reproduced"] == 1.5
     file = curves / "slow.json"
     whole = file.read_text().splitlines(keepends=True)
     panel = {"title": "t", "quantity": "accuracy"} | {
-        "curves": {"folder": "authors", "files": {"a": "slow.json"}, "time": "seconds", "fields": ["val/acc/mean@4"]}
+        "curves": {
+            "folder": "authors",
+            "files": {"a": "slow.json"},
+            "validations": {"a": 5},
+            "time": "seconds",
+            "fields": ["val/acc/mean@4"],
+        }
     }
     figures = FigureFile.model_validate({"figures": [{"number": 1, "title": "t", "x": "hours", "panels": [panel]}]})
-    for lines, words in ((whole[:3], "cut off"), (whole[:1] + whole[2:], "cut off"), (whole + whole[-1:], "longer")):
+    last = whole[-1].replace("7200", "9000")
+    for lines, words in ((whole[:3], "cut off"), (whole[:1] + whole[2:], "cut off"), ([*whole, last], "longer")):
         file.write_text("".join(lines))
         with pytest.raises(UserError, match=rf"slow.json: (.*){words}(.|\n)*value:   {len(lines)}(.|\n)*allowed: 5"):
             replayed(table)
-        with pytest.raises(UserError, match=words):
-            check_published(Declared(TableFile(tables=[table]), figures), "made up")
+        for declarations in (Declared(TableFile(tables=[table])), Declared(figures=figures)):
+            with pytest.raises(UserError, match=words):
+                check_published(declarations, "made up")
+    file.write_text("".join([*whole, whole[-1]]))
+    with pytest.raises(UserError, match="a validation occurs twice"):
+        replayed(table)
     file.unlink()
     optional = declared(table, rows=[slow | {"optional": True}, *others])
     assert set(replayed(optional).loc["slow", "verdict"]) == {"no data"}
@@ -432,6 +453,7 @@ def test_a_replayed_speedup_is_judged_against_the_printed_one_not_the_ratio_of_p
 
 def test_curves_that_figures_name_are_checked_too(curves):
     shown = {"folder": "authors", "files": {"slow": "slow.json", "gone": "gone.json"}, "time": "seconds"}
+    shown["validations"] = {"slow": 5, "gone": 1}
     panel = {"title": "t", "quantity": "accuracy", "curves": shown | {"fields": ["val/acc/mean@4"]}}
     figures = FigureFile.model_validate({"figures": [{"number": 1, "title": "t", "x": "hours", "panels": [panel]}]})
     with pytest.raises(UserError, match=r"missing(.|\n)*gone\.json"):
@@ -461,8 +483,8 @@ def test_a_target_may_be_the_mean_of_several_fields_and_another_one_in_a_group(c
         "in_groups": {"small": 0.25},
     }
     rows = [
-        {"label": "slow", "file": "slow.json", "group": "large"},
-        {"label": "fast", "file": "fast.json", "group": "small"},
+        {"label": "slow", "file": "slow.json", "validations": 3, "group": "large"},
+        {"label": "fast", "file": "fast.json", "validations": 3, "group": "small"},
     ]
     content = CURVES.model_dump() | {"targets": [target], "rows": rows}
     cells = replayed(PublishedTable.model_validate(content))

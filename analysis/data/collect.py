@@ -15,18 +15,24 @@ from redraft.analysis.data.statistics import NO_BLOCKS, Blocks
 from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
-from redraft.files import atomic, numbers_of_records, read_json_lines, read_parquet
+from redraft.files import atomic, numbers_of_records, read_parquet, sha256, write_json
 from redraft.layout import Layout, check_cell
 from redraft.provenance import hashes, policies_of
 from redraft.result_files import (
     SCORES,
     check_evaluation,
     check_hashes,
+    check_manifest,
     check_run,
     read_manifest,
     read_record,
+    read_steps,
     read_typed,
 )
+
+FRAMES = ("runs", "steps", "scores")
+COLLECTED = "collected.json"
+"""Record of the collected files, with the hashes of the manifests and scores that they were made from, by path."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,18 +100,24 @@ class Runs:
         return {str(cell): runs.to_dict("records") for cell, runs in by_cell}
 
     def save(self, folder: Path) -> None:
-        """Write one Parquet file a frame."""
-        for name in ("runs", "steps", "scores"):
+        """Write one Parquet file a frame, and a record of their hashes and those of the runs' manifests and scores."""
+        for name in FRAMES:
             with atomic(folder / f"{name}.parquet") as temporary:
                 getattr(self, name).to_parquet(temporary, index=False)
+        manifests = [Path(str(manifest)) for manifest in self.runs.get("manifest", ())]
+        sources = [file for m in manifests for file in (m, m.with_name("scores.json")) if file.exists()]
+        made = {"sha256": hashes(*(folder / f"{name}.parquet" for name in FRAMES))}
+        write_json(folder / COLLECTED, made | {"made_from": {str(file): sha256(file) for file in sources}})
 
     @classmethod
     def load(cls, folder: Path) -> "Runs":
         """Read what `save` wrote.
 
         Raises:
-            UserError: if a file is missing or damaged, or has a cell or seed that cannot be part of a path.
+            UserError: if a file is missing or is not the one that was written, or has a cell or seed that cannot be
+                part of a path.
         """
+        check_hashes(folder, read_record(folder / COLLECTED)["sha256"], folder / COLLECTED)
         names, frames = {"runs": "manifest", "steps": "step", "scores": "step"}, {}
         for name, third in names.items():
             file = folder / f"{name}.parquet"
@@ -138,6 +150,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
             continue
         content, scored = read_manifest(manifest, *NEEDED), read_typed(folder / "scores.json", SCORES)
+        check_manifest(folder, content)
         protocol = _protocol(id_of(paper, name), paper, layout.preset, experiments)
         initial = layout.initial(protocol, content["configuration"]["model_role"], seed)
         first = read_typed(initial / "scores.json", SCORES) if (initial / "scores.json").exists() else {}
@@ -148,7 +161,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         if reason:
             print(f"left out, since {reason}: {folder}", file=sys.stderr)
             continue
-        check_run(folder, large=True)
+        check_run(folder, experiments.run(id_of(paper, name), seed, layout.preset).steps, large=True)
         check_evaluation(initial, large=True)
         own = {
             "manifest": str(manifest),
@@ -173,10 +186,9 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
 
 def _manifests(layout: Layout, paper: str, experiments: Experiments) -> list[tuple[str, Path]]:
     """Manifests of the finished runs of a paper, and of the cells that its own start from, by the names of cells."""
-    runs = layout.folder / "runs"
-    found = [(file.parents[1].name, file) for file in sorted((runs / paper).glob("*/seed*/manifest.json"))]
+    found = [(file.parents[1].name, file) for file in layout.manifests(paper)]
     for base in experiments.cell_file(paper).bases:
-        found += [(base, file) for file in sorted((runs / base).glob("seed*/manifest.json"))]
+        found += [(base, file) for file in layout.manifests(*base.split("/"))]
     return found
 
 
@@ -250,7 +262,7 @@ def _differ(then: Any, today: Any) -> bool:
 def _lacking(folder: Path, trained: bool) -> list[str]:
     """Names of the records of hashes that a folder of an evaluated policy should have and has not."""
     names = ("generations.json", "grades.json", *(["diversity.json"] * trained))
-    return [n for n in names if not (folder / n).exists() or "sha256" not in read_record(folder / n)]
+    return [name for name in names if not (folder / name).exists()]
 
 
 def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, experiments: Experiments) -> None:
@@ -262,7 +274,7 @@ def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, exper
 
 def _steps(folder: Path) -> pd.DataFrame:
     """Records and diversity of one run, a line a step."""
-    records: list[dict[str, Any]] = read_json_lines(folder / "steps.jsonl")
+    records = read_steps(folder / "steps.jsonl")
     # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
     frame = numbers_of_records(records)
     frame = frame.astype({name: float for name in frame if frame[name].dtype == object})

@@ -6,6 +6,7 @@ the paper marks as never reached is `inf`.
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from redraft.config import Cell, Clock, Experiments, Reported, Table, TargetTable
 from redraft.config.quantities import similar
 from redraft.errors import UserError
+from redraft.files import check_length, errors_of_reading
 
 Key = tuple[str, ...]
 """Values of the columns that name a row, `Reported.row`."""
@@ -134,14 +136,15 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
     """A reported table of the paper whose files are in `folder`.
 
     Raises:
-        UserError: if the file is missing or cut off, has another header, or a value is not a number.
+        UserError: if the file cannot be read, is cut off or of another length than declared, has another header, or a
+            value is not a number or occurs twice.
     """
     file = folder / "reported" / f"table{number:02d}.csv"
-    try:
+    if not file.exists():
+        raise UserError("this reported table is missing", file=file)
+    with errors_of_reading(file, UnicodeDecodeError, csv.Error):
         text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError("this reported table is missing", file=file) from None
-    header, *rows = csv.reader(text.splitlines() or [""])
+        header, *rows = csv.reader(text.splitlines() or [""], strict=True)
     if not text:
         raise UserError("this reported table is damaged (it is empty)", file=file)
     if header != spec.header:
@@ -161,7 +164,24 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
     last = {_key(line, spec): line["column"] for line in lines}
     if not text.endswith("\n") or len(set(last.values())) > 1:
         raise UserError("this reported table is cut off", file=file, key="line", value=len(lines) + 1)
+    _check_values(lines, number, spec, file)
     return ReportedTable(lines, spec)
+
+
+def _check_values(lines: Sequence[Mapping[str, Any]], number: int, spec: Reported, file: Path) -> None:
+    """Raise a UserError if a value occurs twice, or there are not as many as declared."""
+    named = Counter((*_key(line, spec), line["column"]) for line in lines)
+    if twice := [key for key, count in named.items() if count > 1]:
+        raise UserError("this value occurs twice", file=file, key="row, column", value=", ".join(twice[0]))
+    if spec.values and number not in spec.values:
+        raise UserError(
+            "reported.yaml declares the numbers of values of other tables only",
+            file=file.parents[1] / "reported.yaml",
+            key="values",
+            value=sorted(spec.values),
+            allowed=f"also {number}: {len(lines)}",
+        )
+    check_length(file, "values", len(lines), spec.values.get(number))
 
 
 def _number(text: str, line: int, file: Path) -> float:

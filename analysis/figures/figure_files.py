@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from redraft.analysis.data.measured import Measured
+from redraft.analysis.data.measured import RECORD, Measured
 from redraft.analysis.figures.figure_drawing import draw
 from redraft.analysis.figures.figure_parts import LINES, still_drawing, unsampled_benchmarks, with_data
 from redraft.analysis.figures.points import figure_data, published_rooflines, reported_bars
 from redraft.config import Experiments, id_of
 from redraft.files import atomic
 from redraft.layout import Layout
+from redraft.result_files import record_derived
 
 
 def write_figures(preset: str, paper: str) -> None:
@@ -40,3 +41,5 @@ def write_figures(preset: str, paper: str) -> None:
             else:
                 for suffix in (".png", ".svg"):
                     drawing.with_suffix(suffix).unlink(missing_ok=True)
+    written = layout.figures(paper)
+    record_derived(written, (file for file in written.glob("*") if file.is_file()), layout.collected(paper) / RECORD)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
@@ -17,10 +16,7 @@ from redraft.analysis.figures.roofline_points import published_fit, speedups
 from redraft.config import Cell, Experiments, Figure, Panel, id_of
 from redraft.config.cell import coordinate
 from redraft.config.figures import PublishedCurves
-from redraft.errors import UserError
-from redraft.files import errors_of_reading
-from redraft.layout import published_data
-from redraft.published import curve_file, read_curve
+from redraft.published import curve_file, read_curve, read_points
 
 COLUMNS = [
     *("panel", "quantity", "cell", "label", "x", "reproduced", "low", "high", "n_seeds", "reported", "deviation"),
@@ -170,30 +166,8 @@ def _bins(panel: Panel, cell: str, found: Sequence[MeasuredPoint], runs: Runs) -
 
 def _published(panel: Panel) -> list[dict[str, Any]]:
     """The points of a published file; none if the file is not available."""
-    source = panel.published
-    if source is None or not (file := published_data() / source.file).exists():
-        return []
-    with errors_of_reading(file, ValueError):  # also that of another encoding and of an empty file
-        frame = pd.read_csv(file, dtype=str)
-    columns = [source.x, source.y, panel.quantity]
-    for column in (*columns, *source.where):
-        if column not in frame:
-            raise UserError(
-                "this file has no such column", file=file, key="column", value=column, allowed=frame.columns
-            )
-    for column, value in source.where.items():
-        frame = frame[frame[column] == value]
-    values = frame[columns].apply(pd.to_numeric, errors="coerce").astype(float)
-    for name in columns:
-        if len(wrong := frame.index[~np.isfinite(values[name])]):
-            raise UserError(
-                "this line lacks a number",
-                file=file,
-                key=f"line {wrong[0] + 2}, {name}",
-                value=frame.at[wrong[0], name],
-                allowed="a finite number",
-            )
-    return [_of_file(panel, "published", x, value) | {"y": y} for x, y, value in values.itertuples(index=False)]
+    points = read_points(panel.published, panel.quantity) if panel.published else []
+    return [_of_file(panel, "published", x, value) | {"y": y} for x, y, value in points]
 
 
 def _curves(panel: Panel, source: PublishedCurves) -> list[dict[str, Any]]:
@@ -203,7 +177,9 @@ def _curves(panel: Panel, source: PublishedCurves) -> list[dict[str, Any]]:
         _of_file(panel, label, time * source.scale, value)
         for label, file in files.items()
         if file
-        for time, value in read_curve(file, source.time, source.fields, highest=source.highest)
+        for time, value in read_curve(
+            file, source.time, source.fields, validations=source.validations[label], highest=source.highest
+        )
     ]
 
 

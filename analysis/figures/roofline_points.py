@@ -38,7 +38,7 @@ def published_fit(experiments: Experiments, paper: str, source: PublishedSweep) 
     if file is None:
         return None
     table, model = experiments.measured_model(paper, source)
-    sweep = read_sweep(file)
+    sweep = read_sweep(file, source.rows)
     if sweep.model != model.label:
         raise UserError(
             "this sweep is of another model", file=file, key="model", value=sweep.model, allowed=model.label

@@ -38,6 +38,7 @@ from redraft.analysis.figures.svg import address
 from redraft.analysis.figures.view import View, cut_points
 from redraft.analysis.tables.render import TEMPLATES
 from redraft.config import Figure, Panel
+from redraft.result_files import check_derived
 
 LIBRARY = FOLDER / "vendor" / "uplot"
 DIGITS = 5
@@ -95,7 +96,12 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
 
 
 def read_points(file: Path) -> pd.DataFrame:
-    """The points of a figure from its CSV file; text that looks like a number stays text."""
+    """The points of a figure from its CSV file; text that looks like a number stays text.
+
+    Raises:
+        UserError: if the file is not the one that was made.
+    """
+    check_derived(file)
     columns = pd.read_csv(file, nrows=0).columns
     numbers = [name for name in columns if name in NUMBERS]
     text = {name: str for name in columns if name not in numbers}
@@ -144,5 +150,6 @@ def _rounded(values: pd.Series) -> list[float | int | None]:
 
 def _image(stem: Path, stand_in: str) -> Markup:
     """A drawing as a data URL, without the note on stand-ins, which a page shows once."""
-    svg = stem.with_suffix(".svg").read_text(encoding="utf-8")
+    check_derived(file := stem.with_suffix(".svg"))
+    svg = file.read_text(encoding="utf-8")
     return Markup(address(re.sub(rf"<text[^>]*>{re.escape(escape(stand_in))}</text>", "", svg) if stand_in else svg))

@@ -2,6 +2,7 @@
 
 import posixpath
 import zipfile
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ from pydantic import TypeAdapter
 
 from redraft.cli.terminal import filled
 from redraft.errors import UserError
-from redraft.files import atomic
+from redraft.files import atomic, sha256, write_json
 from redraft.layout import Layout, check_inside
-from redraft.result_files import Typed, read_with_hash
+from redraft.result_files import DERIVED, Typed, check_hashes, check_listed, read_record, read_with_hash
 
 
 class _Headline(Typed):
@@ -86,35 +87,53 @@ class _Links(HTMLParser):
             self.links.append(link)
 
 
+def _linked(layout: Layout) -> Iterator[tuple[Path, str, str]]:
+    """Page, link and path of each page and of each file that it links to; paths are relative to the preset's folder.
+
+    Raises:
+        UserError: for a page or link out of the preset's folder.
+    """
+    for page in [layout.report, *layout.pages.rglob("*.html")]:
+        path = check_inside(page, layout.folder, page, "page").relative_to(layout.folder).as_posix()
+        yield page, "", path
+        for link in _Links(page.read_text(encoding="utf-8", errors="replace")).links:
+            # Up from a folder that a symbolic link leads to is another folder: names are joined as a browser does.
+            linked = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+            check_inside(layout.folder / linked, layout.folder, page, "href")
+            yield page, link, linked
+
+
+def record_report(layout: Layout) -> None:
+    """Record the hashes of all pages, and of the files that they link to, in the folder of pages."""
+    paths = {path for _, _, path in _linked(layout) if (layout.folder / path).is_file()}
+    write_json(layout.pages / DERIVED, {"sha256": {path: sha256(layout.folder / path) for path in sorted(paths)}})
+
+
 def pack_report(layout: Layout, file: Path) -> int:
     """Write a zip of all pages and the files that they link to, and return the number of files.
 
     The zip has one folder, named after the preset; `report.html` in it is the page to open.
 
     Raises:
-        UserError: if there is no report, or it links to a file that is not there or not in the preset's folder.
+        UserError: if there is no report, it links to a file that is not there or not in the preset's folder, or a file
+            is not the one that was there when the report was written.
     """
     if not layout.report.exists():
         raise UserError(
             "there is no report yet", file=layout.report, hint=f"`snakemake --config preset={layout.preset}` makes it"
         )
-    paths = set()
-    for page in [layout.report, *layout.pages.rglob("*.html")]:
-        path = check_inside(page, layout.folder, page, "page").relative_to(layout.folder).as_posix()
+    paths, hint = set(), "write the report again, from the current results"
+    for page, link, path in _linked(layout):
+        if not (layout.folder / path).is_file():
+            raise UserError("a page links to a file that is not there", file=page, key="href", value=link, hint=hint)
         paths.add(path)
-        for link in _Links(page.read_text(encoding="utf-8")).links:
-            # Up from a folder that a symbolic link leads to is another folder: names are joined as a browser does.
-            linked = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
-            check_inside(layout.folder / linked, layout.folder, page, "href")
-            if not (layout.folder / linked).is_file():
-                raise UserError(
-                    "a page links to a file that is not there",
-                    file=page,
-                    key="href",
-                    value=link,
-                    hint="write the report again, from the current results",
-                )
-            paths.add(linked)
+    record = layout.pages / DERIVED
+    recorded = read_record(record, "sha256")["sha256"]
+    check_listed(sorted(paths), recorded, record)
+    try:
+        check_hashes(layout.folder, {path: recorded[path] for path in sorted(paths)}, record)
+    except UserError as error:
+        raise error.replace(hint=hint) from None
     with atomic(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(paths):
             archive.write(layout.folder / path, f"{layout.preset}/{path}")

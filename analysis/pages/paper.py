@@ -12,6 +12,7 @@ from redraft.analysis.claims.reported_claims import NOT_SUPPORTED
 from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN, REPRODUCED
 from redraft.analysis.data import evaluation
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import RECORD
 from redraft.analysis.data.timing import TimingSpread, first_epoch_spread, timed_unevenly
 from redraft.analysis.data.words import THEMES
 from redraft.analysis.figures.figure_parts import unsampled_benchmarks
@@ -25,7 +26,7 @@ from redraft.analysis.tables.cell_verdicts import MISSING
 from redraft.analysis.tables.files import read_table
 from redraft.config import Experiments, Preset, StepTable, TableWithoutRuns
 from redraft.layout import Layout
-from redraft.result_files import OBJECT, read_with_hash
+from redraft.result_files import OBJECT, check_derived, check_own_hash, read_derived, read_with_hash
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,10 @@ class Paper:
     @cached_property
     def tables(self) -> list[dict[str, Any]]:
         """All rendered tables, with the missing share of each."""
-        shown = []
-        for declared in self.experiments.tables(self.name).tables:
+        shown, declarations = [], self.experiments.tables(self.name).tables
+        if declarations:
+            read_derived(self.layout.tables(self.name), self.layout.collected(self.name) / RECORD)
+        for declared in declarations:
             stem = self.layout.table(self.name, declared.number)
             honest = stem.with_name(f"{stem.name}_reported.html")
             files = [stem.with_suffix(".html"), *([honest] if honest.exists() else [])]
@@ -164,6 +167,9 @@ class Paper:
     def figures(self) -> list[dict[str, Any]]:
         """All figures, as HTML fragments."""
         unsampled, pages = unsampled_benchmarks(self.experiments, self.layout.preset, self.name), self.layout.pages
+        declarations = self.experiments.figures(self.name).figures
+        if declarations:
+            read_derived(self.layout.figures(self.name), self.layout.collected(self.name) / RECORD)
         return [
             {
                 "number": each.number,
@@ -171,7 +177,7 @@ class Paper:
                 "title": each.title,
                 "html": figure_fragment(each, self.layout.figure(self.name, each.number), self.name, pages, unsampled),
             }
-            for each in self.experiments.figures(self.name).figures
+            for each in declarations
         ]
 
     @property
@@ -181,7 +187,10 @@ class Paper:
         if declared is None:
             return None
         file = self.layout.cases(self.name).with_suffix(".html")
-        html = checked_fragment(file, "") if file.exists() else ""
+        html = ""
+        if file.exists():
+            check_own_hash(file)
+            html = checked_fragment(file, "")
         return {"numbers": declared.numbers, "run": f"{declared.cell} seed {self.preset.seeds[0]}", "html": html}
 
     @property
@@ -190,6 +199,7 @@ class Paper:
         file = self.layout.without_counterpart(self.name).with_suffix(".csv")
         if not file.exists():
             return None
+        check_derived(file)
         frame = pd.read_csv(file, dtype=str, keep_default_na=False)
         kinds = frame["reason"].str.replace(r" \(.*\)", "", regex=True)
         reasons = frame.groupby(kinds, sort=False)["table"].agg(["size", lambda t: ", ".join(dict.fromkeys(t))])
@@ -228,4 +238,5 @@ class Paper:
 
     def _fragment(self, file: Path) -> str:
         """A rendered fragment with links relative to the pages' folder."""
+        check_derived(file)
         return checked_fragment(file, link(self.layout, file.parent))

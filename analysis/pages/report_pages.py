@@ -12,6 +12,7 @@ from markupsafe import Markup
 from redraft.analysis import FOLDER
 from redraft.analysis.pages import headline, laboratory_page
 from redraft.analysis.pages.figure_page import figure_assets
+from redraft.analysis.pages.finished_report import record_report
 from redraft.analysis.pages.forest import headline_plot
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.run_pages import page_content
@@ -85,6 +86,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     }
     write_with_hash(layout.pages / "summary.json", {"papers": first_screen, "missing": common["missing"]})
     write_atomically(layout.report, TEMPLATES.get_template("entry.html.j2").render(preset=preset))
+    record_report(layout)
 
 
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.collect import COLLECTED, Runs
 from redraft.analysis.data.prompt_frames import by_position, read_rollouts
 from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.words import words
 from redraft.analysis.tables.render import number
 from redraft.config import id_of
 from redraft.layout import Layout, check_inside
-from redraft.result_files import read_manifest
+from redraft.result_files import check_hashes, check_listed, read_manifest, read_record
 
 DATA = ("steps.jsonl", "scores.json", "diversity.parquet", "manifest.json")
 """Files of a run that its page links to."""
@@ -80,9 +80,13 @@ def views(layout: Layout, paper: str, runs: Runs) -> list[RunView]:
     Raises:
         UserError: if the manifest of one is not in the preset's folder.
     """
-    collected = layout.collected(paper) / "runs.parquet"
-    for manifest in runs.runs["manifest"]:
-        check_inside(Path(str(manifest)), layout.folder, collected, "manifest")
+    collected, manifests = layout.collected(paper), [Path(str(manifest)) for manifest in runs.runs["manifest"]]
+    for manifest in manifests:
+        check_inside(manifest, layout.folder, collected / "runs.parquet", "manifest")
+    record = collected / COLLECTED
+    recorded = read_record(record)["made_from"]
+    check_listed(map(str, manifests), recorded, record)
+    check_hashes(Path(), {str(manifest): recorded[str(manifest)] for manifest in manifests}, record)
     rewards = {cell: by_seed(runs, "fresh_reward", cell) for cell in runs.runs["cell"].unique()}
     return [
         RunView(

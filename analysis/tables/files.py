@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.analysis.data.measured import FAMILY, Measured
+from redraft.analysis.data.measured import FAMILY, RECORD, Measured
 from redraft.analysis.data.reported_tables import ReportedTable, no_reported, read_reported
 from redraft.analysis.data.statistics import Family
 from redraft.analysis.data.timing import reported_speedups, timed_unevenly
@@ -30,7 +30,7 @@ from redraft.config import (
 )
 from redraft.files import atomic, write_atomically
 from redraft.layout import Layout
-from redraft.result_files import write_with_hash
+from redraft.result_files import check_derived, record_derived, write_with_hash
 
 
 def write_tables(preset: str, paper: str) -> None:
@@ -51,6 +51,8 @@ def write_tables(preset: str, paper: str) -> None:
     compared = [t for t in tables if not isinstance(t, TableWithoutRuns) and not t.beyond_paper]
     if vocabulary and any(t.reported_number is not None for t in compared):
         _write_counterparts({t.number: t for t in compared}, vocabulary, source, layout)
+    written = layout.tables(paper)
+    record_derived(written, (file for file in written.glob("*") if file.is_file()), folder / RECORD)
 
 
 def _write_table(table: Table, source: TableSource, layout: Layout, family: Family) -> None:
@@ -131,7 +133,7 @@ def main_result(layout: Layout, paper: str, experiments: Experiments) -> tuple[s
     whole = expand(table, preset.benchmarks, experiments.reported(paper), preset.name)
     relative = [column.model_copy(update={"in_brackets": False}) for column in whole.columns if relation(column)]
     compared = [row for row in whole.rows if row.at == "end" and row.cell != (row.baseline or whole.baseline)]
-    cells = read_table(layout.table(paper, table.number))
+    cells = _cells(layout.table(paper, table.number))
     cells = cells[cells["column"].isin([column.name for column in relative])]
     keys = pd.MultiIndex.from_tuples([(row.label, id_of(paper, row.cell)) for row in compared], names=["row", "cell"])
     cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]
@@ -148,7 +150,12 @@ TEXTS = ("group", "step", "seeds", "missing_seeds", "manifests", "stand_in")
 
 
 def read_table(stem: Path) -> pd.DataFrame:
-    """A made table's cells."""
+    """A made table's cells; a UserError if the file is not the one that was made."""
+    check_derived(stem.with_suffix(".csv"))
+    return _cells(stem)
+
+
+def _cells(stem: Path) -> pd.DataFrame:
     frame = pd.read_csv(stem.with_suffix(".csv"), dtype=dict.fromkeys(TEXTS, str))
     texts = [column for column in TEXTS if column in frame]
     return frame.fillna(dict.fromkeys(texts, ""))

@@ -81,13 +81,20 @@ def errors_of_full_disk(file: Path) -> Iterator[None]:
 
 @contextmanager
 def errors_of_reading(file: Path, *damage: type[Exception]) -> Iterator[None]:
-    """Raise a UserError that names the file if it is missing, or if reading it raises one of the types in `damage`."""
+    """Raise a UserError that names the file if it cannot be read, or if reading it raises one of the types in
+    `damage`."""
     try:
+        if file.exists() and not file.is_file():  # a named pipe would block, and pandas reads a folder as a data set
+            kind = "folder" if file.is_dir() else "device"
+            raise UserError(f"this is a {kind} and no file", file=file)
         yield
     except FileNotFoundError:
         raise UserError("this file is missing", file=file) from None
     except damage as error:
-        raise UserError(f"this file is damaged ({str(error).splitlines()[0]})", file=file) from None
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"this file is damaged ({first})", file=file) from None
+    except OSError as error:
+        raise UserError(f"this file cannot be read ({error.strerror or error})", file=file) from None
 
 
 @contextmanager
@@ -189,16 +196,27 @@ def write_json(file: Path, content: Any) -> None:
     write_atomically(file, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-def read_json(file: Path) -> Any:
-    """Parse a JSON file; a UserError if it is missing or not JSON."""
+def read_json(file: Path, *, finite: bool = False) -> Any:
+    """Parse a JSON file; a UserError if it is missing or not JSON, and with `finite` if it has NaN or infinity."""
     with errors_of_reading(file, ValueError, RecursionError):
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number if finite else None)
 
 
 def read_json_lines(file: Path) -> list[Any]:
-    """Parse a JSON Lines file; a UserError if it is missing or a line is not JSON."""
+    """Parse a JSON Lines file; a UserError if it is missing, or a line is not JSON or has NaN or infinity."""
     with errors_of_reading(file, ValueError, RecursionError):
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line, parse_constant=_no_number) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number")
+
+
+def check_length(file: Path, key: str, found: int, declared: int | None) -> None:
+    """Raise a UserError if a file of lines has another number of them than is declared; None declares nothing."""
+    if declared is not None and found != declared:
+        problem = "this file is cut off" if found < declared else "this file is longer than declared"
+        raise UserError(problem, file=file, key=key, value=found, allowed=str(declared))
 
 
 def steps_in(folder: Path, suffix: str = "") -> dict[int, Path]:
@@ -218,7 +236,7 @@ def numbers_of_records(records: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
 
 
 def sha256(file: Path) -> str:
-    """Hash of a file's content, hexadecimal; a UserError if it is missing."""
+    """Hash of a file's content, hexadecimal; a UserError if it cannot be read."""
     with errors_of_reading(file), file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

@@ -22,6 +22,8 @@ MISSING = {
 }
 _PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.@{}*-]*")
 """Part of a path: a configured name, a `{wildcard}` of a rule or the `*` of a pattern, without `..`, `/` and `~`."""
+_SEED = re.compile(r"seed(0|[1-9][0-9]*)")
+"""Folder of a run."""
 _CELL = re.compile(r"([a-z0-9_]+/)?[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 """Name of a cell, or its id `paper/cell`."""
 
@@ -123,7 +125,12 @@ class Layout:
     def seeds(self, cell_id: str) -> set[int]:
         """Seeds of a cell whose run has a folder."""
         folders = self.run(cell_id, 0).parent.glob("seed*")
-        return {int(folder.name[4:]) for folder in folders if folder.name[4:].isdigit()}
+        return {int(folder.name[4:]) for folder in folders if _SEED.fullmatch(folder.name)}
+
+    def manifests(self, paper: str, cell: str = "*") -> list[Path]:
+        """Manifests of a paper's finished runs. A folder that is not named after a seed, such as a copy, is no run."""
+        found = (self.folder / "runs").glob(f"{_part('paper', paper)}/{_part('cell', cell)}/seed*/manifest.json")
+        return sorted(file for file in found if _SEED.fullmatch(file.parent.name))
 
     def collected(self, paper: str) -> Path:
         """Folder of Parquet files with the data of all runs of a paper."""

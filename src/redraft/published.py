@@ -14,8 +14,12 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
+
 from redraft.config import Experiments, PublishedSweep, PublishedTable
+from redraft.config.figures import PublishedPoints
 from redraft.errors import UserError
+from redraft.files import check_length, errors_of_reading
 from redraft.lab.selfspec.sweep import read_sweep
 from redraft.layout import published_data
 
@@ -36,19 +40,10 @@ def read_curve(
         highest: largest possible value of a field, 1 for shares.
 
     Raises:
-        UserError: if the file is missing, empty, damaged, not UTF-8 or of another length, if a validation lacks a
-            number or has one out of range, or if time runs backwards.
+        UserError: if the file cannot be read, is empty, damaged, not UTF-8 or of another length, if a validation lacks
+            a number or has one out of range, or if time does not rise.
     """
     records = _records(file)
-    if validations is not None and validations != len(records):
-        shorter = len(records) < validations
-        raise UserError(
-            f"this file is {'cut off' if shorter else 'longer than the published one'} (last line: {len(records)})",
-            file=file,
-            key="validations",
-            value=len(records),
-            allowed=str(validations),
-        )
     keys = []
     for field in (time, *fields):
         found = [key for key in records[0] if fnmatchcase(key, field)]
@@ -64,10 +59,12 @@ def read_curve(
         for line, record in enumerate(records, start=1)
     ]
     for line, (row, later) in enumerate(pairwise(rows), start=2):
-        if later[0] < row[0]:
+        if later[0] <= row[0]:
+            problem = "time runs backwards" if later[0] < row[0] else "a validation occurs twice"
             raise UserError(
-                "time runs backwards", file=file, key=f"line {line}, {time}", value=later[0], allowed=f">= {row[0]:g}"
+                problem, file=file, key=f"line {line}, {time}", value=later[0], allowed=f"more than {row[0]:g}"
             )
+    check_length(file, "validations", len(records), validations)
     return [(at, math.fsum(values) / len(values)) for at, *values in rows]
 
 
@@ -103,11 +100,51 @@ def sweep_file(sweep: PublishedSweep) -> Path | None:
     return curve_file(str(file.parent), file.name)
 
 
+def read_points(source: PublishedPoints, quantity: str) -> list[tuple[float, float, float]]:
+    """Points (x, y, value) of a surface in a published CSV file; none if its folder does not exist.
+
+    Raises:
+        UserError: if the file is missing, damaged or of another length, lacks a column or a number, or has a point
+            twice.
+    """
+    import pandas as pd  # here, since commands that read no points need no pandas
+
+    path = PurePath(source.file)
+    if (file := curve_file(str(path.parent), path.name)) is None:
+        return []
+    with errors_of_reading(file, ValueError):  # also that of another encoding and of an empty file
+        if not file.read_bytes().endswith(b"\n"):
+            raise ValueError("its last line has no end")
+        frame = pd.read_csv(file, dtype=str)
+    columns = [source.x, source.y, quantity]
+    for column in (*columns, *source.where):
+        if column not in frame:
+            raise UserError(
+                "this file has no such column", file=file, key="column", value=column, allowed=frame.columns
+            )
+    values = frame[columns].apply(pd.to_numeric, errors="coerce").astype(float)
+    chosen = (frame[list(source.where)] == pd.Series(source.where, dtype=str)).all(axis=1)
+    for name in (*columns, *source.where):
+        missing = frame[name].isna() if name in source.where else chosen & ~np.isfinite(values[name])
+        if len(wrong := frame.index[missing]):
+            raise UserError(
+                "this line lacks a number" if name in columns else "this line lacks a value",
+                file=file,
+                key=f"line {wrong[0] + 2}, {name}",
+                value=frame.at[wrong[0], name],
+                allowed="a finite number" if name in columns else "text",
+            )
+    points = values[chosen]
+    if len(twice := points.index[points.duplicated([source.x, source.y])]):
+        raise UserError("this point occurs twice", file=file, key="line", value=int(twice[0]) + 2)
+    check_length(file, "rows", len(frame), source.rows)
+    return list(points.itertuples(index=False, name=None))
+
+
 def check_published(experiments: Experiments, paper: str) -> None:
     """Read all published files of a paper's tables and figures once, so that a fault is reported before anything
     runs."""
     tables = [table for table in experiments.tables(paper).tables if isinstance(table, PublishedTable)]
-    lengths = {(table.folder, row.file): row.validations for table in tables for row in table.rows}
     for table in tables:
         for row in table.rows:
             if file := curve_file(table.folder, row.file, optional=row.optional):
@@ -115,13 +152,15 @@ def check_published(experiments: Experiments, paper: str) -> None:
                     read_curve(file, table.time, target.fields, validations=row.validations, highest=target.highest)
     panels = [panel for figure in experiments.figures(paper).figures for panel in figure.panels]
     for shown in (panel.curves for panel in panels if panel.curves):
-        for name in shown.files.values():
+        for label, name in shown.files.items():
             if file := curve_file(shown.folder, name):
-                length = lengths.get((shown.folder, name))
+                length = shown.validations[label]
                 read_curve(file, shown.time, shown.fields, validations=length, highest=shown.highest)
     for panel in panels:
         if panel.roofline and (file := sweep_file(panel.roofline)):
-            read_sweep(file)
+            read_sweep(file, panel.roofline.rows)
+        if panel.published:
+            read_points(panel.published, panel.quantity)
 
 
 def _records(file: Path) -> list[Record]:
@@ -148,7 +187,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _text(file: Path) -> str:
     """Content of a UTF-8 file, without its byte order mark."""
-    content = file.read_bytes()
+    with errors_of_reading(file):
+        content = file.read_bytes()
     if not content.strip():
         raise UserError("this published file is empty", file=file)
     try:

@@ -2,16 +2,17 @@
 
 The records form a chain. `manifest.json` has the hashes of a run's records, rollouts and policies, `generations.json`
 those of the manifest and of the generations, `grades.json` those of the generations and of the scores. A file that is
-made from these and printed by a command has its hash in a file next to it. So a file that was damaged or edited is an
-error of the next command that reads it.
+made from these has its hash in a file next to it, or in the record of its folder (tables, figures, pages). So a file
+that was damaged or edited is an error of the next command that reads it.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -22,16 +23,29 @@ from pydantic import (
     StringConstraints,
     TypeAdapter,
     ValidationError,
+    model_validator,
 )
 
 from redraft.errors import UserError
-from redraft.files import read_json, sha256, steps_in, write_atomically, write_json
-from redraft.provenance import hashes
+from redraft.files import errors_of_reading, read_json, read_json_lines, sha256, steps_in, write_atomically, write_json
+from redraft.provenance import hashes, policies_of
 
 CACHED_BYTES = 2**20
 """Size of a file in bytes from which it is hashed once in the life of a process, while it does not change."""
 Hashes = dict[str, str]
 """SHA-256 hashes by the names of files in a folder."""
+MOST = 2**53
+"""Largest count: floats represent larger whole numbers inexactly."""
+HASHED = {
+    "generations.json": ("generations.parquet",),
+    "grades.json": ("grades.parquet", "scores.json"),
+    "diversity.json": ("diversity.parquet",),
+    "collected.json": ("runs.parquet", "steps.parquet", "scores.parquet"),
+    "measured.json": ("measured.parquet", "family.parquet"),
+}
+"""Files whose hashes a record must have."""
+ROLLOUTS = re.compile(r"rollouts/step-(\d+)\.parquet")
+"""Name of a step's rollouts in a manifest. Group: the step."""
 
 
 class Typed(BaseModel):
@@ -71,6 +85,20 @@ class Counts(Typed):
     correct: NonNegativeInt
     total: PositiveInt
 
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        if not self.correct <= self.total <= MOST:
+            raise ValueError(f"counts with correct <= total <= {MOST}")
+        return self
+
+
+class Step(Typed):
+    """Types of a step's record."""
+
+    step: NonNegativeInt
+    epoch: NonNegativeInt = 0
+    seconds: dict[str, FiniteFloat] = {}
+
 
 Scores = dict[Annotated[str, StringConstraints(pattern=r"^\d+$")], dict[str, Counts]]
 """`scores.json`: number of finished steps to benchmark to counts."""
@@ -78,6 +106,7 @@ OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 MANIFEST: TypeAdapter[Any] = TypeAdapter(Manifest)
 RECORD: TypeAdapter[Any] = TypeAdapter(Record)
 SCORES: TypeAdapter[Any] = TypeAdapter(Scores)
+STEP: TypeAdapter[Any] = TypeAdapter(Step)
 
 
 def read_typed(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -> Any:
@@ -86,23 +115,58 @@ def read_typed(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -> An
     Raises:
         UserError: if it is missing, is no JSON, or has another type or no such key.
     """
-    content = read_json(file)
+    content = read_json(file, finite=True)
     try:
         types.validate_json(file.read_bytes())
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        shown = json.dumps(first["input"])
-        raise UserError(
-            "this file is damaged: a value has the wrong type",
-            file=file,
-            key=".".join(map(str, first["loc"])) or "(the whole file)",
-            value=shown if len(shown) < 80 else f"{shown[:80]}…",
-            allowed=first["msg"].removeprefix("Input should be "),
-        ) from None
+        raise _wrong_type(error, file, "(the whole file)") from None
     for key in needed:
         if key not in content:
             raise UserError("this file lacks a key", file=file, key=key)
     return content
+
+
+def _wrong_type(error: ValidationError, file: Path, whole: str, *at: str) -> UserError:
+    """The first of pydantic's errors; `whole` is the key if the type of all is wrong, `at` precedes other keys."""
+    first = error.errors(include_url=False)[0]
+    shown = json.dumps(first["input"])
+    return UserError(
+        "this file is damaged: a value has the wrong type",
+        file=file,
+        key=", ".join([*at, ".".join(map(str, first["loc"]))]) if first["loc"] else whole,
+        value=shown if len(shown) < 80 else f"{shown[:80]}…",
+        allowed=first["msg"].removeprefix("Input should be "),
+    )
+
+
+def read_steps(file: Path) -> list[dict[str, Any]]:
+    """Step records of a run; those of a finished run are the ones that the manifest next to them names.
+
+    Raises:
+        UserError: if the file cannot be read, has no records, or others than those of consecutive steps from 0.
+    """
+    records, manifest = read_json_lines(file), file.with_name("manifest.json")
+    if manifest.exists():
+        recorded = read_manifest(manifest, "sha256")["sha256"]
+        check_listed([file.name], recorded, manifest)
+        check_hashes(file.parent, {file.name: recorded[file.name]}, manifest)
+    if not records:
+        raise UserError("this file has no steps", file=file)
+    for number, record in enumerate(records):
+        line = f"line {number + 1}"
+        try:
+            STEP.validate_python(record)
+        except ValidationError as error:
+            raise _wrong_type(error, file, line, line) from None
+        if record["step"] != number:
+            raise UserError(
+                "these are not the records of consecutive steps",
+                file=file,
+                key=f"{line}, step",
+                value=record["step"],
+                allowed=str(number),
+            )
+    return records
 
 
 def read_manifest(file: Path, *needed: str) -> dict[str, Any]:
@@ -112,9 +176,24 @@ def read_manifest(file: Path, *needed: str) -> dict[str, Any]:
 
 
 def read_record(file: Path, *needed: str) -> dict[str, Any]:
-    """A record of hashes, with at least these keys; errors as of `read_typed`."""
-    content: dict[str, Any] = read_typed(file, RECORD, *needed)
+    """A record of hashes, with at least these keys and the hashes that `HASHED` demands.
+
+    Raises:
+        UserError: as of `read_typed`, and for a hash that is not there.
+    """
+    names = HASHED.get(file.name, ())
+    content: dict[str, Any] = read_typed(file, RECORD, *needed, *(("sha256", "made_from") if names else ()))
+    check_listed(names, content.get("sha256", {}), file)
     return content
+
+
+def check_listed(names: Iterable[str], recorded: Mapping[str, str], record: Path) -> None:
+    """Raise a UserError for the first of these files of which the record has no hash."""
+    for name in names:
+        if name not in recorded:
+            raise UserError(
+                f"this record lacks the hash of {name}", file=record, key="sha256", value=list(recorded)[:3]
+            )
 
 
 def read_scores(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -124,8 +203,8 @@ def read_scores(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
         UserError: if they are missing, or were changed since; also if the record of their hash is missing.
     """
     scores: dict[str, dict[str, dict[str, Any]]] = read_typed(folder / "scores.json", SCORES)
-    record = read_record(folder / "grades.json", "sha256")["sha256"]
-    check_hashes(folder, {"scores.json": record.get("scores.json", "")}, folder / "grades.json")
+    recorded = read_record(folder / "grades.json")["sha256"]
+    check_hashes(folder, {"scores.json": recorded["scores.json"]}, folder / "grades.json")
     return scores
 
 
@@ -138,6 +217,8 @@ def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> Non
     with ThreadPoolExecutor() as pool:
         found = dict(zip(recorded, pool.map(lambda name: _hash(folder / name), recorded), strict=True))
     for name, digest in recorded.items():
+        if found[name] is None:
+            raise UserError(f"this file is missing, of which {record.name} has a hash", file=folder / name)
         if found[name] != digest:
             raise UserError(
                 f"this file differs from the hash in {record.name}",
@@ -150,7 +231,7 @@ def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> Non
 
 def _hash(file: Path) -> str | None:
     """Hash of a file; None if it is missing."""
-    if not file.is_file():
+    if not file.exists():
         return None
     state = file.stat()
     if state.st_size < CACHED_BYTES:
@@ -163,11 +244,48 @@ def _hash_of_large(file: Path, _size: int, _modified: int, _inode: int) -> str:
     return sha256(file)
 
 
-def check_records(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Check that the step records of a finished run are those that its manifest names, as all but old ones do."""
-    recorded = manifest.get("sha256", {})
-    if "steps.jsonl" in recorded:
-        check_hashes(folder, {"steps.jsonl": recorded["steps.jsonl"]}, folder / "manifest.json")
+def check_manifest(folder: Path, manifest: Mapping[str, Any], steps: int | None = None) -> int:
+    """Check that a manifest is that of the run in its folder, and has the hashes of all its files.
+
+    Args:
+        folder: folder of the run.
+        manifest: content of its `manifest.json`.
+        steps: number of steps in the run's configuration; if unknown, that of the rollouts in the manifest.
+
+    Returns:
+        The number of steps.
+
+    Raises:
+        UserError: if it is another run's, or a hash is missing.
+    """
+    file, recorded = folder / "manifest.json", manifest["sha256"]
+    own, name = "/".join(folder.absolute().parts[-3:]), manifest.get("run")
+    if name != own:
+        raise UserError("this is the manifest of another run", file=file, key="run", value=name, allowed=own)
+    rollouts = {int(found[1]) for found in map(ROLLOUTS.fullmatch, recorded) if found}
+    count = max(rollouts, default=0) + 1 if steps is None else steps
+    lacking = (f"rollouts/step-{step:04d}.parquet" for step in range(count) if step not in rollouts)
+    last = [] if count in policies_of(manifest) else [f"policies/step-{count:04d}"]
+    check_listed(["steps.jsonl", *lacking, *last], recorded, file)
+    return count
+
+
+def check_records(folder: Path, manifest: Mapping[str, Any], steps: int | None = None) -> None:
+    """Check that a finished run has a complete manifest and one record for each step; arguments of `check_manifest`.
+
+    Raises:
+        UserError: as of `check_manifest`, or if the records are others or as many as of another number of steps.
+    """
+    file, count = folder / "manifest.json", check_manifest(folder, manifest, steps)
+    check_hashes(folder, {"steps.jsonl": manifest["sha256"]["steps.jsonl"]}, file)
+    if (lines := (folder / "steps.jsonl").read_bytes().count(b"\n")) != count:
+        raise UserError(
+            "this run has another number of records than of steps",
+            file=folder / "steps.jsonl",
+            key="lines",
+            value=lines,
+            allowed=str(count),
+        )
 
 
 def rollout_files(folder: Path) -> dict[int, Path]:
@@ -188,26 +306,38 @@ def rollout_files(folder: Path) -> dict[int, Path]:
     return files
 
 
-def check_run(folder: Path, *, large: bool = False) -> None:
+def check_run(folder: Path, steps: int | None = None, *, large: bool = False) -> None:
     """Check that records, scores and grades of a graded run are those that were made, from this run and no other.
 
     Args:
+        folder: folder of the run.
+        steps: as in `check_records`.
         large: read rollouts, generations and diversity too. Rollouts may have been removed as a whole to save space.
 
     Raises:
         UserError: for the first file that is not what its record names.
     """
-    manifest = folder / "manifest.json"
-    check_records(folder, read_manifest(manifest, "sha256"))
+    file = folder / "manifest.json"
+    manifest = read_manifest(file, "sha256")
+    check_records(folder, manifest, steps)
     if large and (folder / "rollouts").is_dir():
         rollout_files(folder)
     records = ["generations.json"]
     if large:
         records.append("diversity.json")
-        check_hashes(folder, read_record(folder / "diversity.json", "sha256")["sha256"], folder / "diversity.json")
+        check_hashes(folder, read_record(folder / "diversity.json")["sha256"], folder / "diversity.json")
     check_evaluation(folder, large=large)
     for record in records:
-        check_same(read_record(folder / record, "made_from")["made_from"], hashes(manifest), folder / record)
+        check_same(read_record(folder / record)["made_from"], hashes(file), folder / record)
+    scored, policies = sorted(map(int, read_scores(folder))), sorted(policies_of(manifest))
+    if scored != policies:
+        raise UserError(
+            "these are not the scores of the policies in the manifest",
+            file=folder / "scores.json",
+            key="steps",
+            value=scored,
+            allowed=str(policies),
+        )
 
 
 def check_evaluation(folder: Path, *, large: bool = False) -> None:
@@ -219,7 +349,7 @@ def check_evaluation(folder: Path, *, large: bool = False) -> None:
     Raises:
         UserError: for the first file that is not what its record names.
     """
-    grades, generations = (read_record(folder / n, "sha256", "made_from") for n in ("grades.json", "generations.json"))
+    grades, generations = (read_record(folder / n) for n in ("grades.json", "generations.json"))
     check_hashes(folder, grades["sha256"], folder / "grades.json")
     check_same(grades["made_from"], generations["sha256"], folder / "grades.json")
     if large:
@@ -239,10 +369,59 @@ def check_same(made_from: Mapping[str, str], found: Mapping[str, str], record: P
         )
 
 
+DERIVED = "sha256.json"
+"""Record of a folder of derived files: their hashes, and those of the files that they were made from."""
+
+
+def record_derived(folder: Path, files: Iterable[Path], *made_from: Path) -> None:
+    """Write the record of a folder of derived files; names of files are relative to it."""
+    digests = {file.relative_to(folder).as_posix(): sha256(file) for file in sorted(files) if file.name != DERIVED}
+    write_json(folder / DERIVED, {"sha256": digests, "made_from": hashes(*made_from)})
+
+
+def read_derived(folder: Path, *made_from: Path) -> dict[str, str]:
+    """Hashes of the files in a folder of derived files.
+
+    Raises:
+        UserError: if the folder has no record, or its files were made from others than `made_from`.
+    """
+    record = folder / DERIVED
+    if not record.exists():
+        raise UserError(
+            "these files have no recorded hashes", file=folder, hint="an earlier version made them; make them again"
+        )
+    content = read_record(record, "sha256", "made_from")
+    if made_from:
+        check_same(content["made_from"], hashes(*made_from), record)
+    recorded: dict[str, str] = content["sha256"]
+    return recorded
+
+
+def check_derived(file: Path) -> None:
+    """Check that a file of tables or figures is the one that was made; a UserError if it is not."""
+    recorded, record = read_derived(file.parent), file.with_name(DERIVED)
+    check_listed([file.name], recorded, record)
+    check_hashes(file.parent, {file.name: recorded[file.name]}, record)
+
+
 def write_with_hash(file: Path, content: Any) -> None:
-    """Write a complete file of JSON, and next to it its hash in the format of `sha256sum`, for `read_with_hash`."""
-    write_json(file, content)
+    """Write a complete file of text or JSON, and next to it its hash in the format of `sha256sum`."""
+    if isinstance(content, str):
+        write_atomically(file, content)
+    else:
+        write_json(file, content)
     write_atomically(_hash_file(file), f"{sha256(file)}  {file.name}\n")
+
+
+def check_own_hash(file: Path) -> None:
+    """Check a file of `write_with_hash`; a UserError if it was changed since, or has no hash."""
+    record = _hash_file(file)
+    if not record.exists():
+        raise UserError("this file has no recorded hash", file=file, hint="an earlier version made it; make it again")
+    with errors_of_reading(record):
+        digest, _, name = record.read_text(encoding="utf-8", errors="replace").strip().partition("  ")
+    check_listed([file.name], {name: digest}, record)
+    check_hashes(file.parent, {file.name: digest}, record)
 
 
 def read_with_hash(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -> Any:
@@ -251,12 +430,8 @@ def read_with_hash(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -
     Raises:
         UserError: as of `read_typed`, and if it was changed since, or has no hash.
     """
-    content, record = read_typed(file, types, *needed), _hash_file(file)
-    if not record.exists():
-        raise UserError(
-            "this file has no recorded hash", file=file, hint="it was made by an earlier version; make it again"
-        )
-    check_hashes(file.parent, {file.name: record.read_text(encoding="utf-8", errors="replace")[:64]}, record)
+    content = read_typed(file, types, *needed)
+    check_own_hash(file)
     return content
 
 

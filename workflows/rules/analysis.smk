@@ -4,7 +4,7 @@ LOGS = LAYOUT.folder / "logs"
 COLLECTED = {
     name: str(LAYOUT.collected("{paper}") / f"{name}.parquet")
     for name in ("runs", "steps", "scores")
-}
+} | {"collected": str(LAYOUT.collected("{paper}") / "collected.json")}
 MEASURED = {
     name: str(LAYOUT.collected("{paper}") / file)
     for name, file in {

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import RECORD, RELATIONS, Measured, Measuring, main_quantities
+from redraft.analysis.data.collect import COLLECTED, Runs
+from redraft.analysis.data.measured import RELATIONS, Measured, Measuring, main_quantities
 from redraft.analysis.data.statistics import estimate, paired
 from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
-from redraft.files import numbers_of_records, read_json_lines
+from redraft.files import numbers_of_records, sha256
 from redraft.layout import Layout
-from redraft.result_files import check_run, read_manifest, read_scores
+from redraft.result_files import check_run, read_manifest, read_record, read_scores, read_steps
 
 RESULTS = ("manifest.json", "scores.json")
 """Files of a finished run."""
@@ -46,7 +46,7 @@ def finished(run: Run, layout: Layout) -> Path:
             allowed=current,
             hint=f"`{command}`",
         )
-    check_run(folder)
+    check_run(folder, run.steps)
     return folder
 
 
@@ -62,10 +62,11 @@ def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
     folder, stored, quantities = layout.collected(runs[0].paper), None, []
     with suppress(UserError):  # nothing was collected yet, or by another version of the code
         stored = Measured.load(folder)
+    collected = read_record(folder / COLLECTED)["made_from"] if stored else {}
     for run in runs:
         results = finished(run, layout)
-        modified = max((results / name).stat().st_mtime for name in RESULTS)
-        known = stored and stored.runs.manifests(run.cell, [run.seed]) and modified < (folder / RECORD).stat().st_mtime
+        digests = {str(file): sha256(file) for file in (results / name for name in RESULTS)}
+        known = stored and stored.runs.manifests(run.cell, [run.seed]) and digests.items() <= collected.items()
         measured = stored if stored and known else Measuring(_runs_of(results, run))
         names = main_quantities(measured.runs, run.cell)
         quantities.append({name: measured.values(name, run.cell)[run.seed] for name in names})
@@ -74,9 +75,7 @@ def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
 
 def _runs_of(folder: Path, run: Run) -> Runs:
     """Records and last scores of one run, in the form of a paper's collected runs."""
-    records, scores = read_json_lines(folder / "steps.jsonl"), read_scores(folder)
-    if not records:
-        raise UserError("this file has no steps", file=folder / "steps.jsonl")
+    records, scores = read_steps(folder / "steps.jsonl"), read_scores(folder)
     key = {"cell": run.cell, "seed": run.seed}
     last = max(scores, key=int)
     graded = [key | {"step": int(last), "benchmark": name} | score for name, score in scores[last].items()]

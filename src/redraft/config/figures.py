@@ -69,6 +69,9 @@ class PublishedPoints(Config):
     """Column of the horizontal axis."""
     y: str
     """Column of the vertical axis."""
+    rows: int = Field(ge=1)
+    """Number of lines after the header, also of those that `where` leaves out. A file with another number is an error,
+    since a file that was cut between two lines looks complete."""
 
 
 class PublishedCurves(Config):
@@ -78,6 +81,8 @@ class PublishedCurves(Config):
     """Folder of the curves, under the folder of published data (REDRAFT_PUBLISHED, else `published`)."""
     files: dict[str, InnerPath] = Field(min_length=1)
     """Name of a line in the legend to its file."""
+    validations: dict[str, int]
+    """Name of a line in the legend to the number of validations in its file. A file with another number is an error."""
     time: str
     """Key of the time or step of a validation."""
     scale: Scale = 1.0
@@ -87,6 +92,14 @@ class PublishedCurves(Config):
     highest: float = Field(default=1.0, gt=0)
     """Largest value that a field can have: 1 for shares, 100 for percent. A larger one is an error."""
 
+    @model_validator(mode="after")
+    def _of_each_file(self) -> "PublishedCurves":
+        if self.validations.keys() != self.files.keys():
+            raise invalid(
+                "each of `files` needs the number of its validations", ", ".join(self.files), ("validations",)
+            )
+        return self
+
 
 class PublishedSweep(Config):
     """A sweep of forward passes that the authors published. A roofline is fitted to it. It is never part of the
@@ -95,6 +108,8 @@ class PublishedSweep(Config):
     file: InnerPath
     """File in the folder of published data (REDRAFT_PUBLISHED, else `published`), in the format of `redraft
     calibrate`."""
+    rows: int = Field(ge=1)
+    """Number of lines after the header. A file with another number is an error."""
     table: int = Field(ge=1)
     """Number of the table of kind `decomposition` that has its model and the bandwidth of its device."""
     model: str

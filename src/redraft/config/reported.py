@@ -133,6 +133,9 @@ class Reported(Config):
     """Columns that identify rows, in the order of the files."""
     positions: list[str] = []
     """Columns after the key columns with the progress of the run; the first one is in the order of training."""
+    values: dict[int, int] = {}
+    """Number of a table to the number of lines after its header. If not empty, it must have every table, and a file
+    with another number of lines is an error."""
     base: Match = {}
     """Key columns that select the row of a model before training."""
     clocks: list[ClockColumn] = []

@@ -369,8 +369,8 @@ class Curve(Config):
     file: InnerPath | None = None
     """File in the table's folder; empty if the authors did not publish the curve."""
     validations: int | None = Field(default=None, ge=1)
-    """Number of validations in the published file. A file with another number was cut off and is an error; without this
-    key, a curve that was cut between two lines looks like a target that was never reached."""
+    """Number of validations in the published file; a row with a file needs it. A file with another number is an error,
+    since a curve that was cut between two lines looks like a target that was never reached."""
     optional: bool = False
     """True if the row shows "no data" without its file, instead of an error."""
     group: str = ""
@@ -379,6 +379,12 @@ class Curve(Config):
     """Label of the row that speedups refer to; if empty the row is a baseline."""
     reported: dict[str, str] = {}
     """Key columns and their values that select the paper's row."""
+
+    @model_validator(mode="after")
+    def _with_length(self) -> "Curve":
+        if self.file and self.validations is None:
+            raise invalid("a row with a file needs the number of its validations", at=("validations",))
+        return self
 
 
 class CurveTarget(Target):

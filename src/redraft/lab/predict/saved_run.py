@@ -17,7 +17,7 @@ from redraft.files import read_parquet, sha256
 from redraft.lab.predict.saved_rollouts import Draft, SavedRollouts, drafts_of, lengths_of
 from redraft.layout import Layout
 from redraft.provenance import policies_of
-from redraft.result_files import check_hashes, read_manifest
+from redraft.result_files import check_hashes, check_listed, read_manifest
 from redraft.tasks.problems import Problem, problems_of_run
 from redraft.tasks.prompts import encode
 from redraft.train.models import load_tokenizer
@@ -119,7 +119,8 @@ class SavedRun:
                 )
         else:
             weights = f"{self.policies[step].relative_to(self.path).as_posix()}/"
-            self._check(*(name for name in self.manifest["sha256"] if name.startswith(weights)))
+            named = [name for name in self.manifest["sha256"] if name.startswith(weights)]
+            self._check(*(named or [weights]))
         return self.policies[step]
 
     def drafts(self, step: int) -> list[Draft]:
@@ -164,7 +165,9 @@ class SavedRun:
         return RunFolder(self.path).rollouts(step)
 
     def _check(self, *names: str) -> None:
-        check_hashes(self.path, {name: self.manifest["sha256"][name] for name in names}, self.path / "manifest.json")
+        file, recorded = self.path / "manifest.json", self.manifest["sha256"]
+        check_listed(names, recorded, file)
+        check_hashes(self.path, {name: recorded[name] for name in names}, file)
 
     def _name(self, step: int) -> str:
         """Key of a step's rollout file in the manifest."""

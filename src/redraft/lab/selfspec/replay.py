@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.errors import UserError
-from redraft.files import read_json_lines
+from redraft.result_files import read_steps
 from redraft.selfspec.controller import Control, Stretch, passes_of
 from redraft.selfspec.roofline import block_efficiency, token_acceptance
 
@@ -62,7 +62,7 @@ def read_rollouts(file: Path) -> list[TracedRollout]:
     Raises:
         UserError: if the file is missing or damaged, or records no passes.
     """
-    records: list[Mapping[str, Any]] = [record for record in read_json_lines(file) if "passes" in record]
+    records: list[Mapping[str, Any]] = [record for record in read_steps(file) if "passes" in record]
     if not records:
         raise UserError(
             "these records have no passes",

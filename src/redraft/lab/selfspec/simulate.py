@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from redraft.errors import UserError
-from redraft.files import read_json_lines
+from redraft.result_files import read_steps
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Roofline, SwitchRule, Threshold, Toggle, ToggleState
 from redraft.selfspec.roofline import MARGIN, block_efficiency, block_seconds, target_seconds, token_acceptance
@@ -144,8 +144,8 @@ def measured_acceptance(file: Path) -> Acceptance:
         UserError: if the file is missing or damaged, or records no block.
     """
     by_start: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
-    for record in read_json_lines(file):
-        gamma = record.get("draft_length")
+    for record in read_steps(file):
+        gamma: Any = record.get("draft_length")
         for start, proposed in record.get("proposed_from", {}).items():
             by_start[int(start)].append((gamma, proposed / gamma, record["kept_from"][start]))
     if not by_start:

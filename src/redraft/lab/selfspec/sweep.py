@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from redraft.errors import UserError
-from redraft.files import atomic, errors_of_reading
+from redraft.files import atomic, check_length, errors_of_reading
 
 TARGET, DRAFT, VERIFY = "target_decode", "drafter_decode", "target_verify"
 """Modes that a fit needs: a target pass, a drafter pass, and the verification of gamma drafted tokens."""
@@ -97,15 +97,22 @@ def write_sweep(file: Path, measurements: Iterable[SweepRow]) -> None:
         writer.writerows(astuple(measurement) for measurement in measurements)
 
 
-def read_sweep(file: Path) -> Sweep:
+def read_sweep(file: Path, rows: int | None = None) -> Sweep:
     """Read a sweep.
 
+    Args:
+        file: CSV in UTF-8.
+        rows: number of rows after the header; unknown if None.
+
     Raises:
-        UserError: if the file is missing or damaged, has several models or duplicate points, or lacks rows that a fit
-            needs.
+        UserError: if the file cannot be read, is cut off or has another number of rows, has several models or duplicate
+            points, or lacks rows that a fit needs.
     """
     with errors_of_reading(file, csv.Error, UnicodeDecodeError), file.open(newline="", encoding="utf-8-sig") as handle:
-        reader = csv.DictReader(handle)
+        lines = handle.readlines()
+        if lines and not lines[-1].endswith("\n"):
+            raise UserError("this sweep is cut off: its last line has no end", file=file, key="line", value=len(lines))
+        reader = csv.DictReader(lines)
         if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
             raise UserError("this sweep lacks columns", file=file, key=", ".join(missing), allowed=", ".join(COLUMNS))
         measurements = tuple(
@@ -113,6 +120,7 @@ def read_sweep(file: Path) -> Sweep:
         )
     if not measurements:
         raise UserError("this sweep has no measurements", file=file, allowed=NEEDED)
+    check_length(file, "rows", len(measurements), rows)
     return make_sweep(measurements, file)
 
 

@@ -14,8 +14,8 @@ from redraft.files import sha256
 from redraft.layout import Layout
 from redraft.ops.locking.entries import Entry, history
 from redraft.ops.locking.lease import EVALUATION
-from redraft.provenance import local_content
-from redraft.result_files import check_records, read_manifest, read_scores
+from redraft.provenance import hashes, local_content
+from redraft.result_files import check_records, check_run, read_manifest, read_record
 
 Target = Mapping[str, list[str] | None]
 """Papers of a status, each with the names of its grids or None for all grids."""
@@ -106,11 +106,9 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
     cell = f"{run.paper}/{run.cell}"
     folder = layout.run(cell, run.seed)
     owner = _last_owner(folder)
-    state, error = _state(folder, run_fingerprint(run), owner)
-    if state in {"done", "trained"} and _files_changed(layout, run, folder / "manifest.json"):
-        state = "outdated"
+    state, error = _state(layout, run, owner)
     records, step = folder / "steps.jsonl", 0
-    if state != "outdated" and records.exists():
+    if state != "outdated" and records.is_file():
         step = records.read_bytes().count(b"\n")  # complete lines; the file may be written at this moment
     running = owner is not None and state == "running"
     return RunStatus(
@@ -138,30 +136,42 @@ def _may_be_alive(owner: Entry) -> bool:
     return not owner.free and owner.judge(time.time()).state != "dead"
 
 
-def _state(folder: Path, fingerprint: str, owner: Entry | None) -> tuple[State, str]:
+def _state(layout: Layout, run: Run, owner: Entry | None) -> tuple[State, str]:
     """State of a run, and the error of a damaged one."""
+    folder = layout.run(f"{run.paper}/{run.cell}", run.seed)
     if owner is not None and _may_be_alive(owner):
         return "running", ""
     if (folder / "manifest.json").exists():
         try:
-            return _finished_state(folder, fingerprint), ""
+            return _finished_state(layout, run, folder), ""
         except UserError as error:
             return "damaged", str(error)
     if owner is None:
         return "failed" if (folder / "log.txt").exists() else "waiting", ""
-    return "failed" if owner.content is None or owner.content.run == fingerprint else "outdated", ""
+    return "failed" if owner.content is None or owner.content.run == run_fingerprint(run) else "outdated", ""
 
 
-def _finished_state(folder: Path, fingerprint: str) -> State:
+def _finished_state(layout: Layout, run: Run, folder: Path) -> State:
     """State of a run with a manifest; a UserError for a damaged file."""
-    manifest = read_manifest(folder / "manifest.json", "fingerprint")
-    if manifest["fingerprint"] != fingerprint:
+    manifest = read_manifest(folder / "manifest.json", "fingerprint", "sha256")
+    if manifest["fingerprint"] != run_fingerprint(run):
         return "outdated"
-    check_records(folder, manifest)
-    if not (folder / "scores.json").exists():
-        return "trained"
-    read_scores(folder)
-    return "done"
+    graded = (folder / "scores.json").exists() and not _trained_since(folder)
+    if graded:
+        check_run(folder, run.steps)
+    else:
+        check_records(folder, manifest, run.steps)
+    if _files_changed(layout, run, folder / "manifest.json"):
+        return "outdated"
+    return "done" if graded else "trained"
+
+
+def _trained_since(folder: Path) -> bool:
+    """True if a run was trained again after the evaluation in its folder, which the workflow will then repeat."""
+    manifest, generations = folder / "manifest.json", folder / "generations.json"
+    if not generations.is_file() or manifest.stat().st_mtime <= generations.stat().st_mtime:
+        return False
+    return read_record(generations)["made_from"] != hashes(manifest)
 
 
 def _files_changed(layout: Layout, run: Run, manifest: Path) -> bool:

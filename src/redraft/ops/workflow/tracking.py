@@ -13,25 +13,55 @@ from contextlib import closing
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from filelock import FileLock
+from pydantic import AfterValidator, FiniteFloat, TypeAdapter
 
 from redraft.config import fingerprint
 from redraft.errors import UserError
-from redraft.files import read_json_lines, sha256, write_json
+from redraft.files import sha256, write_json
 from redraft.layout import Layout
 from redraft.ops.workflow.code_hash import code_of
-from redraft.result_files import check_records, read_manifest, read_scores
+from redraft.result_files import Hashes, Typed, check_records, check_run, read_scores, read_steps, read_typed
 
 DIGEST = "digest"
 """Tag of a completely imported run, with the digest of its files."""
 VERSION = code_of("redraft.ops.workflow.tracking:track")
 """Part of the digest: when this code changes, all runs are imported again."""
-NEEDED = ("run", "fingerprint", "git", "configuration", "processes", "finished", "seconds")
-"""Keys of a manifest that are imported."""
 COUNTED = ("step", "epoch")
 """Keys of a record that count from 0."""
+
+
+def _time(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
+Time = Annotated[str, AfterValidator(_time)]
+
+
+class _Commit(Typed):
+    commit: str | None
+
+
+class _Process(Typed):
+    started: Time
+
+
+class _Manifest(Typed):
+    run: str
+    fingerprint: str
+    git: _Commit
+    configuration: dict[str, Any]
+    processes: list[_Process]
+    finished: Time
+    seconds: FiniteFloat
+    sha256: Hashes
+
+
+MANIFEST: TypeAdapter[Any] = TypeAdapter(_Manifest)
+"""Types of what is imported of a manifest."""
 
 
 def track(preset: str, paper: str) -> None:
@@ -97,8 +127,8 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
     for run in client.search_runs([experiment], max_results=5000):
         known[run.info.run_name].append(run)
     tracked = []
-    for file in sorted((layout.folder / "runs" / paper).glob("*/seed*/manifest.json")):
-        manifest, digest = read_manifest(file, *NEEDED), _digest(file.parent)
+    for file in layout.manifests(paper):
+        manifest, digest = read_typed(file, MANIFEST), _digest(file.parent)
         name = manifest["run"]
         tracked.append({"run": name, "digest": digest})
         if [run.data.tags.get(DIGEST) for run in known[name]] != [digest]:
@@ -131,8 +161,12 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
         "commit": str(manifest["git"]["commit"]),
         "manifest": str(folder / "manifest.json"),
     }
-    check_records(folder, manifest)
-    records = read_json_lines(folder / "steps.jsonl")
+    graded = (folder / "scores.json").exists()
+    if graded:
+        check_run(folder)
+    else:
+        check_records(folder, manifest)
+    records = read_steps(folder / "steps.jsonl")
     times = _times(manifest, records)
     run = client.create_run(experiment, start_time=times[0], run_name=manifest["run"], tags={})
     params = [Param(key, str(value)[:500]) for key, value in _flat(manifest["configuration"]).items()]
@@ -143,7 +177,7 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
         if value is not None and not isinstance(value, list)
     ]
     metrics.append(Metric("training_seconds", manifest["seconds"], times[-1], len(records)))
-    if (folder / "scores.json").exists():
+    if graded:
         scores = read_scores(folder)
         metrics += [
             Metric(f"accuracy.{name}", s["correct"] / s["total"], times[int(step)], int(step))

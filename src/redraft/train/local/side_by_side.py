@@ -18,11 +18,11 @@ from redraft.config import Experiments, Run
 from redraft.config.base import GENERATION_STAGES, STEP_STAGES
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
-from redraft.files import atomic, read_json_lines, sha256, write_json
+from redraft.files import atomic, sha256, write_json
 from redraft.layout import Layout
 from redraft.ops.locking.devices import devices
 from redraft.provenance import environment, git_state, hashes
-from redraft.result_files import read_manifest
+from redraft.result_files import read_manifest, read_steps
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.progress import reporter
 from redraft.train.records import describe
@@ -106,7 +106,7 @@ def train_side_by_side(
 
 def check_work(seconds: pd.DataFrame, records: Path) -> None:
     """Raise a UserError for the first round that did not decode what the finished run did, by its `steps.jsonl`."""
-    finished = pd.Series({record["step"]: record["tokens_decoded"] for record in read_json_lines(records)})
+    finished = pd.Series({record["step"]: record["tokens_decoded"] for record in read_steps(records)})
     other = seconds[seconds["tokens_decoded"] != seconds["step"].map(finished)]
     if not other.empty:
         line = other.iloc[0]
