@@ -60,11 +60,15 @@ class ReportedTable:
         self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None, clock: Clock = "steps"
     ) -> Key | None:
         """Key of the row that `row` returns; None without one. A row at another share of the run never replaces it."""
-        selected = match_of(cell, self.spec)
-        if selected is None:
+        return self.matching(match_of(cell, self.spec), override or {}, at, clock)
+
+    def matching(
+        self, match: Mapping[str, str] | None, override: Mapping[str, str], at: Fraction | None, clock: Clock
+    ) -> Key | None:
+        """Key of the row of a cell with these key columns (`match_of`); arguments and result are those of `key`."""
+        if match is None:
             return None
-        selected |= (self.spec.base if at == 0 else {}) | dict(override or {})
-        return self.last(selected, at, clock)
+        return self.last({**match, **(self.spec.base if at == 0 else {}), **override}, at, clock)
 
     def last(self, selected: Mapping[str, str], at: Fraction | None = None, clock: Clock = "steps") -> Key | None:
         """The last row with these values, or the one at this share of a run; None if there is none."""
