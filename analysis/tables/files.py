@@ -19,6 +19,7 @@ from redraft.analysis.tables.sheet import Sheet
 from redraft.analysis.tables.table_columns import expand
 from redraft.config import BudgetTable, DecompositionTable, PublishedTable, RunTable, Table, TableWithoutRuns, id_of
 from redraft.config.paper_files import PaperFiles
+from redraft.config.tables import TableOfCells
 from redraft.files import write_atomically
 from redraft.layout import Layout
 from redraft.result_files import write_with_hash
@@ -96,7 +97,7 @@ def _write_counterparts(
 def main_result(sheet: Sheet, layout: Layout, paper: str) -> tuple[str, dict[str, Any]]:
     """The comparisons of a paper's first table as HTML, empty if none was run; and how many were, of how many."""
     table = sheet.table
-    if isinstance(table, TableWithoutRuns):
+    if not isinstance(table, TableOfCells):
         return "", {"run": 0, "of": 0, "heading": ""}
     relative = [column.model_copy(update={"in_brackets": False}) for column in sheet.columns if relation(column)]
     if not relative:

@@ -114,7 +114,9 @@ def _cell(
     if clock == "steps":
         return ResolvedCell(seeds, reported, epochs, "", run.steps, clock, (*range(every, run.steps, every), run.steps))
     # Only a finished run records its number of training steps.
-    scores = runs.by(clock).scores
-    finished = set(scores.loc[scores["cell"] == name, "step"]) - {0}
+    finished: set[int] = set()
+    if name in set(runs.scores["cell"]):
+        scores = runs.by(clock).scores
+        finished = set(scores.loc[scores["cell"] == name, "step"]) - {0}
     ticks = tuple(tick for tick in range(every, run.steps + 1, every) if not finished or tick in finished)
     return ResolvedCell(seeds, reported, epochs, "", run.steps, clock, ticks, evaluated=bool(finished))
