@@ -130,7 +130,7 @@ def cell(frame, column, row="reuse"):
 
 
 def test_tables_and_claims_are_corrected_together_each_comparison_once(experiments):
-    family = family_of(source(experiments))
+    family = family_of(source(experiments), experiments)
     tested = {
         "tokens": ({0: 2600 / 4000, 2: (2 * 1200 + 2 * 320) / 4800}, 1.0),
         "later": ({0: 0.3, 2: 320 / 1200}, 1.0),
