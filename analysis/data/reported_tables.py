@@ -38,8 +38,9 @@ class ReportedTable:
     def rows(self) -> dict[Key, dict[str, float]]:
         """Values by column of every row, in the order of the file."""
         found: dict[Key, dict[str, float]] = {}
+        names = self.spec.row
         for line in self.lines:
-            found.setdefault(_key(line, self.spec), {})[line["column"]] = line["value"]
+            found.setdefault(tuple(line[name] for name in names), {})[line["column"]] = line["value"]
         return found
 
     def row(
@@ -94,10 +95,6 @@ class ReportedTable:
         named = dict(zip(self.spec.row, key, strict=True))
         clocks = [clock.column for clock in self.spec.clocks if _fits(clock.when, named)]
         return next((float(named[name]) for name in [*clocks, *self.spec.positions] if named[name]), None)
-
-
-def _key(line: Mapping[str, Any], spec: Reported) -> Key:
-    return tuple(line[name] for name in spec.row)
 
 
 def _position(spec: Reported, selected: Mapping[str, str], at: Fraction, clock: Clock) -> tuple[str, str] | None:
@@ -162,7 +159,7 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
         line = dict(zip(header, row, strict=True))
         lines.append(line | {"value": _number(line["value"], at, file)})
     # Every row of a table is written with the same last column, so that a file cut at a line's end shows as well.
-    last = {_key(line, spec): line["column"] for line in lines}
+    last = {tuple(line[name] for name in spec.row): line["column"] for line in lines}
     if not text.endswith("\n") or len(set(last.values())) > 1:
         raise UserError("this reported table is cut off", file=file, key="line", value=len(lines) + 1)
     return ReportedTable(lines, spec)

@@ -293,7 +293,8 @@ def make_table(table: RunTable, source: TableSource, family: Family | None = Non
     The comparisons that are corrected together are those of this table by default.
     """
     cells = cells_of(table, source)
-    family = family or Family(comparisons(cells, source), source.measured.runs.blocks)
+    if family is None:
+        family = Family(comparisons(cells, source), source.measured.runs.blocks)
     frame = pd.DataFrame([_record(cell, family, source) for cell in cells], columns=COLUMNS)
     return _judged_by_others(frame, table)
 
