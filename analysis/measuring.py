@@ -10,6 +10,7 @@ from redraft.analysis.figures.figure_parts import unsampled_benchmarks
 from redraft.analysis.figures.points import points_of
 from redraft.analysis.tables import comparison as tables
 from redraft.analysis.tables.comparison import TableSource
+from redraft.analysis.tables.resolved import resolve
 from redraft.analysis.tables.table_columns import expand
 from redraft.config import Experiments, TableWithoutRuns
 from redraft.layout import Layout
@@ -17,29 +18,28 @@ from redraft.layout import Layout
 
 def measure(preset: str, paper: str) -> None:
     """Measure the collected runs of a paper, and correct the p-values of all comparisons of its report."""
-    layout, experiments = Layout(preset), Experiments()
-    folder, paper_scale = layout.collected(paper), experiments.preset(preset).paper_scale
+    experiments, folder = Experiments(), Layout(preset).collected(paper)
     measured = Measuring(Runs.load(folder))
-    family = family_of(TableSource(measured, no_reported(), experiments, paper, preset, paper_scale))
+    resolved = resolve(experiments, paper, preset, measured.runs)
+    family = family_of(TableSource(measured, no_reported(), resolved), experiments)
     ask_for_figures(measured, experiments, paper, preset)
     for cell in measured.runs.runs["cell"].unique():
         for quantity in main_quantities(measured.runs, cell):
             measured.values(quantity, cell)
-    measured.save(folder, family)
+    measured.save(folder, family, resolved.content())
 
 
-def family_of(source: TableSource) -> Family:
+def family_of(source: TableSource, experiments: Experiments) -> Family:
     """Comparisons of every table of runs with "no effect", and of every decidable claim with its threshold.
 
     They are corrected together, so that a number has one verdict in a paper's report.
     """
-    experiments, paper = source.experiments, source.paper
-    benchmarks, spec = experiments.preset_of(source.preset, paper).benchmarks, experiments.reported(paper)
-    declared = [table for table in experiments.tables(paper).tables if not isinstance(table, TableWithoutRuns)]
-    whole = [expand(table, benchmarks, spec, source.preset) for table in declared]
+    resolved = source.resolved
+    declared = [table for table in resolved.tables if not isinstance(table, TableWithoutRuns)]
+    whole = [expand(table, resolved.benchmarks, resolved.reported, resolved.preset) for table in declared]
     cells = [cell for table in whole for cell in tables.cells_of(table, source)]
-    posed = claims.pose(experiments.claims(paper).claims, source.measured, source.paper_scale)
-    return Family([*tables.comparisons(cells, source), *claims.comparisons(posed)], source.runs.blocks)
+    posed = claims.pose(experiments.claims(resolved.paper).claims, source.measured, resolved.paper_scale)
+    return Family([*tables.comparisons(cells, source), *claims.comparisons(posed)], source.measured.runs.blocks)
 
 
 def ask_for_figures(measured: Measuring, experiments: Experiments, paper: str, preset: str) -> None:

@@ -9,17 +9,17 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.reported_tables import read_reported as read
 from redraft.analysis.data.statistics import NONE, Estimate, Interval, estimate, paired
 from redraft.analysis.tables import render
 from redraft.analysis.tables.cell_verdicts import verdict
-from redraft.analysis.tables.comparison import COLUMNS, TableSource, make_table
+from redraft.analysis.tables.comparison import COLUMNS, make_table
 from redraft.analysis.tables.table_columns import expand
 from redraft.config import Experiments
 from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
+from tests.measured import table_source
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
@@ -113,7 +113,7 @@ def runs():
 def table3(runs):
     spec = expand(TABLE_3, EXPERIMENTS.preset("tiny").benchmarks)
     reported = read_reported(ROOT / "experiments/spec_rl", 3)
-    source = TableSource(Measuring(runs), reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale=False)
+    source = table_source(runs, reported, EXPERIMENTS)
     return spec, make_table(spec, source)
 
 
@@ -151,7 +151,7 @@ def test_absolute_values_of_another_model_have_no_reported_one(table3):
 def test_at_paper_scale_absolute_values_are_compared(runs):
     table = TABLE_3
     reported = read_reported(ROOT / "experiments/spec_rl", 3)
-    source = TableSource(Measuring(runs), reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale=True)
+    source = table_source(runs, reported, EXPERIMENTS, paper_scale=True)
     cell = cell_of(make_table(expand(table, {}), source), "GRPO", "tokens_m")
     assert (cell["reported"], cell["verdict"]) == (554.8, "differs")
 
@@ -175,8 +175,7 @@ def test_no_reported_value_can_become_a_reproduced_one(runs):
     nonsense = replace(reported, lines=[line | {"value": line["value"] * 7 + 1} for line in reported.lines])
     columns = ["reproduced", "low", "high", "n_seeds"]
     tables = [
-        make_table(spec, TableSource(Measuring(runs), table, EXPERIMENTS, "spec_rl", "tiny", paper_scale=True))
-        for table in (reported, nonsense)
+        make_table(spec, table_source(runs, table, EXPERIMENTS, paper_scale=True)) for table in (reported, nonsense)
     ]
     pd.testing.assert_frame_equal(tables[0][columns], tables[1][columns])
     assert not tables[0]["reported"].equals(tables[1]["reported"])

@@ -22,7 +22,6 @@ from redraft.lab.audit.tiny_models import ModelPolicy, drifting
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.block import BlockReuse
-from redraft.methods.drafts.response import is_renewed
 from redraft.methods.gumbel import CoupledReuse
 from redraft.methods.one_hot import OneHotReuse
 from redraft.methods.residual import ResidualReuse
@@ -31,7 +30,7 @@ from redraft.methods.speculative import Speculative
 from redraft.methods.vanilla import Vanilla
 from redraft.methods.weighted import WeightedReuse
 from redraft.rollout.engine import Gumbel
-from redraft.rollout.types import Finish, Task
+from redraft.rollout.types import Finish
 from redraft.tasks.tokenizer import make_tokenizer
 from tests.groups import (
     EOS,
@@ -133,7 +132,8 @@ def test_noise_is_renewed_with_the_sample():
 
 
 def test_a_sample_is_never_renewed_by_default():
-    assert not any(is_renewed(Task(0, visit, 4), sample, 0) for visit in range(9) for sample in range(4))
+    later = epoch_passes(ResidualReuse(), count=7)[1:]
+    assert all(r.draft_length for _, rollouts in later for r in rollouts)
 
 
 def test_a_draft_without_its_distribution_is_named():

@@ -1,6 +1,7 @@
 """The file of measurements: what was measured is read as it was, and what was not is an error."""
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -9,11 +10,14 @@ from redraft.analysis.data import measured as module
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import FAMILY, Measured, Measuring
 from redraft.analysis.data.statistics import Family
+from redraft.analysis.tables.resolved import Resolved, resolve
+from redraft.config import Experiments
 from redraft.errors import UserError
-from redraft.files import read_json
+from redraft.files import read_json, write_json
 from tests import uneven
 from tests.uneven import PLAIN, REUSE
 
+ROOT = Path(__file__).parents[1]
 RUNS = uneven.runs()
 COMPARISONS = [({0: 1.0, 1: 2.0, 2: 4.0}, 0.0), ({0: 1.0, 1: 2.5}, 1.0)]
 ASKED = [
@@ -36,7 +40,7 @@ def folder(tmp_path):
         measuring.values(*asked)
     for asked in SERIES:
         measuring.series(*asked)
-    measuring.save(tmp_path, Family(COMPARISONS))
+    measuring.save(tmp_path, Family(COMPARISONS), {})
     return tmp_path
 
 
@@ -83,5 +87,22 @@ def test_the_family_is_written_with_them_and_gives_the_same_p_values(folder):
     made, read = Family(COMPARISONS), Family.load(folder / FAMILY)
     assert len(read) == len(made) == 2
     assert [read.corrected(*each) for each in COMPARISONS] == [made.corrected(*each) for each in COMPARISONS]
-    assert set(read_json(folder / "measured.json")["sha256"]) == {"measured.parquet", "family.parquet"}
+    assert set(read_json(folder / "measured.json")["sha256"]) == {"measured.parquet", "family.parquet", "resolved.json"}
     assert pd.read_parquet(folder / "measured.parquet")["seed"].isna().sum() == 2, "empty ones have one line"
+
+
+def test_declarations_are_read_as_they_were_resolved(folder):
+    experiments = Experiments(ROOT)
+    for paper, preset in (("spec_rl", "tiny"), ("speed_rl", "smoke"), ("efficient_rollout", "paper")):
+        made = resolve(experiments, paper, preset, RUNS)
+        write_json(folder / "resolved.json", made.content())
+        assert Resolved.load(folder) == made
+    with pytest.raises(UserError, match=r"no such cell(.|\n)*grpo-vanila"):
+        made.cell("grpo-vanila")
+
+
+def test_the_policies_of_a_cell_follow_from_its_configuration_or_its_finished_runs():
+    resolved = resolve(Experiments(ROOT), "spec_rl", "tiny", RUNS)
+    plain, other = resolved.cell(PLAIN), resolved.cell("dapo-vanilla")
+    assert (plain.clock, plain.ticks[-1], plain.evaluated, plain.lacks_run) == ("steps", plain.steps, True, "")
+    assert (other.clock, other.evaluated) == ("training_steps", False), "no run is finished"

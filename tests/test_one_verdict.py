@@ -12,7 +12,6 @@ import yaml
 from matplotlib import pyplot as plt
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.reported_tables import no_reported, read_reported
 from redraft.analysis.data.statistics import Family, corrected, estimate
 from redraft.analysis.figures.figure_drawing import draw, plot
@@ -22,13 +21,12 @@ from redraft.analysis.tables import render
 from redraft.analysis.tables.cell_verdicts import INCONCLUSIVE, MISSING, UNEVEN
 from redraft.analysis.tables.comparison import (
     TableLine,
-    TableSource,
     _without_first_epoch,
     cells_of,
     comparisons,
     make_table,
 )
-from redraft.analysis.tables.files import _write_table, read_table
+from redraft.analysis.tables.files import _sheet, _write_sheet, read_table
 from redraft.analysis.tables.table_columns import expand
 from redraft.config import CellTable, Experiments, Figure, Row
 from redraft.config.claims import ClaimFile
@@ -36,7 +34,7 @@ from redraft.config.tables import TableFile, TargetTable
 from redraft.layout import Layout
 from redraft.result_files import record_derived
 from tests import uneven
-from tests.measured import judge
+from tests.measured import judge, table_source
 from tests.uneven import PLAIN, REUSE
 
 ROOT = Path(__file__).parents[1]
@@ -121,9 +119,7 @@ def experiments(tmp_path_factory):
 
 
 def source(experiments, runs=None, reported=None):
-    return TableSource(
-        Measuring(runs or uneven.runs()), reported or no_reported(), experiments, "spec_rl", "tiny", False
-    )
+    return table_source(runs or uneven.runs(), reported or no_reported(), experiments)
 
 
 def table(number=3):
@@ -135,7 +131,7 @@ def cell(frame, column, row="reuse"):
 
 
 def test_tables_and_claims_are_corrected_together_each_comparison_once(experiments):
-    family = family_of(source(experiments))
+    family = family_of(source(experiments), experiments)
     tested = {
         "tokens": ({0: 2600 / 4000, 2: (2 * 1200 + 2 * 320) / 4800}, 1.0),
         "later": ({0: 0.3, 2: 320 / 1200}, 1.0),
@@ -395,7 +391,8 @@ def test_no_entry_of_a_legend_is_cut_off():
 
 def test_files_of_numbers_say_that_they_are_a_stand_in_s(experiments, tmp_path, campaign):
     layout = Layout("tiny", tmp_path)
-    _write_table(table(), source(experiments), layout, family_of(source(experiments)))
+    made = source(experiments)
+    _write_sheet(_sheet(table(), made, family_of(made, experiments)), layout, "spec_rl")
     written = read_table(layout.table("spec_rl", 3))
     assert set(written["stand_in"]) == {experiments.preset("tiny").stand_in} != {""}
     for name in ("tables/spec_rl/table04", "figures/spec_rl/figure04"):

@@ -7,15 +7,15 @@ import pytest
 import yaml
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.reported_tables import no_reported
-from redraft.analysis.tables.comparison import TableSource, make_table
+from redraft.analysis.tables.comparison import make_table
 from redraft.config import Experiments, id_of, own, run_fingerprint, variants
 from redraft.config.cell import CellFile
 from redraft.config.schema import _reference
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.ops.workflow import freeze, status
+from tests.measured import table_source
 
 ROOT = Path(__file__).parents[1]
 BASE = "spec_rl/grpo-spec-l0.5"
@@ -476,7 +476,7 @@ def test_each_cell_stands_beside_its_base(folder):
     cells = [BASE, NAME, "ar3po/ar3po", "mine"]
     assert [row.cell for row in table.rows] == cells
     runs = runs_of(cells, [100, 50, 1000, 4000])
-    made = make_table(table, TableSource(Measuring(runs), no_reported(), experiments, "own", "smoke", False))
+    made = make_table(table, table_source(runs, no_reported(), experiments, "own", "smoke"))
     made = made.set_index(["column", "cell"])
     found = {
         column: [made.loc[(column, id_of("own", cell)), "reproduced"] for cell in cells]

@@ -12,13 +12,12 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed, over_time
 from redraft.analysis.data.reported_tables import ReportedTable, match_of, no_reported
 from redraft.analysis.data.statistics import estimate
 from redraft.analysis.tables import render
 from redraft.analysis.tables.cell_verdicts import budget_verdicts, verdict
-from redraft.analysis.tables.comparison import TableSource, make_table
+from redraft.analysis.tables.comparison import make_table
 from redraft.analysis.tables.table_columns import expand
 from redraft.analysis.tables.without_runs import make_published, published_columns
 from redraft.config import BudgetTable, CellTable, Experiments, PublishedTable, Reported, StageTable, Table, TargetTable
@@ -27,6 +26,7 @@ from redraft.config.tables import Row, TableFile
 from redraft.errors import UserError
 from redraft.layout import PUBLISHED as LOCATION
 from redraft.published import check_published
+from tests.measured import table_source
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
@@ -83,7 +83,7 @@ RUNS = made_up({SLOW: (2.0, [10, 20, 30, 40]), FAST: (1.0, [10, 30, 40, 50]), WE
 
 
 def source(runs=RUNS, reported=None, paper_scale=False):
-    return TableSource(Measuring(runs), reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    return table_source(runs, reported or no_reported(), EXPERIMENTS, paper_scale=paper_scale)
 
 
 TARGETS = TargetTable(

@@ -1,6 +1,7 @@
 """Tables, speedups and statistics on runs made up here, whose every number can be computed by hand."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,19 +12,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed, noise_by_seed
 from redraft.analysis.data.reported_tables import no_reported
 from redraft.analysis.data.reported_tables import read_reported as read
 from redraft.analysis.data.statistics import corrected, estimate, noise_floor
 from redraft.analysis.data.timing import KINDS, StageTimes, of_reported, reported_speedups
 from redraft.analysis.tables import render, reported_only
-from redraft.analysis.tables.comparison import TableSource, lines_of, make_table
+from redraft.analysis.tables.comparison import lines_of, make_table
 from redraft.analysis.tables.reported_only import NO_ROW, without_counterpart
 from redraft.analysis.tables.table_columns import expand
 from redraft.config import CellTable, Column, Experiments, Row
 from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
+from tests.measured import table_source
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
@@ -132,7 +133,7 @@ def runs():
 
 def source(runs, number=None, paper_scale=False):
     reported = no_reported() if number is None or number > 100 else read_reported(REPORTED, number)
-    return TableSource(Measuring(runs), reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    return table_source(runs, reported, EXPERIMENTS, paper_scale=paper_scale)
 
 
 def made(runs, number, **arguments):
@@ -359,7 +360,7 @@ def test_the_reported_table_4_is_worth_less_than_it_prints():
 
 def test_reported_speedups_are_labelled_as_such():
     found = reported_speedups(read_reported(REPORTED, 4), SPEC.times)
-    for text in (reported_only.speedups_markdown(found, 4), reported_only.speedups_html(found, 4, "id")):
+    for text in reported_only.speedups_texts(found, 4, "id").values():
         assert "computed from the numbers that the paper reports, nothing reproduced" in text
         assert "2.31" in text
 
@@ -565,7 +566,7 @@ def test_every_reported_row_has_a_row_of_the_file_where_the_paper_evaluates(numb
 
 def test_rows_without_a_counterpart_are_listed_with_the_reason(runs):
     reported = {number: read_reported(REPORTED, number) for number in (3, 16, 17)}
-    missing = without_counterpart({n: TABLES[n] for n in (3, 16)}, source(runs), reported, SPEC)
+    missing = without_counterpart({n: TABLES[n] for n in (3, 16)}, source(runs), reported)
     third = missing[missing["table"] == 3]
     assert set(third["cell"]) == {f"grpo-spec-{x}" for x in ("l0", "l0.2", "l0.8", "l2", "linf")}
     assert set(third["reason"]) == {"its cell was not run"}
@@ -577,19 +578,18 @@ def test_rows_without_a_counterpart_are_listed_with_the_reason(runs):
 
 
 def test_a_preset_without_the_model_is_the_reason(runs):
-    smoke = TableSource(Measuring(runs), no_reported(), EXPERIMENTS, "spec_rl", "smoke", False)
-    missing = without_counterpart({2: TABLES[2]}, smoke, {2: read_reported(REPORTED, 2)}, SPEC)
+    smoke = table_source(runs, no_reported(), EXPERIMENTS, preset="smoke")
+    missing = without_counterpart({2: TABLES[2]}, smoke, {2: read_reported(REPORTED, 2)})
     assert set(missing["cell"]) == {"grpo-random", "grpo-delayed-l0.5"}
-    table = TABLES[7].model_copy(update={"rows": TABLES[7].rows[1:]})
-    lines = lines_of(table, TableSource(Measuring(runs), no_reported(), EXPERIMENTS, "spec_rl", "nothing", False))
+    without = {name: replace(cell, lacks_run="no model") for name, cell in smoke.resolved.cells.items()}
+    source = replace(smoke, resolved=replace(smoke.resolved, cells=without))
+    lines = lines_of(TABLES[7].model_copy(update={"rows": TABLES[7].rows[1:]}), source)
     assert not any(line.known for line in lines)
 
 
 def test_the_list_of_rows_without_a_counterpart_is_readable(runs):
-    from redraft.analysis.tables.reported_only import summary
-
     reported = {16: read_reported(REPORTED, 16)}
-    missing = without_counterpart({16: TABLES[16]}, source(runs), reported, SPEC)
-    text = reported_only.counterparts_markdown(missing, summary(missing, reported), "tiny", SPEC)
+    missing = without_counterpart({16: TABLES[16]}, source(runs), reported)
+    text = reported_only.counterparts_markdown(missing, reported, "tiny")
     assert "12 of the 19 reported rows have none" in text
     assert "10, 20, 40, 50, 70, 80" in text

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, no_reported
-from redraft.analysis.tables.comparison import TableCell, TableLine, TableSource, average_cell, make_table
+from redraft.analysis.tables.comparison import TableCell, TableLine, average_cell, make_table
 from redraft.analysis.tables.table_columns import AVERAGE
 from redraft.analysis.tables.table_columns import average as average_column
 from redraft.config import CellTable, Column, Experiments, Reported, Row
 from tests import uneven
+from tests.measured import table_source
 from tests.uneven import PLAIN, REUSE
 
 EXPERIMENTS = Experiments()
@@ -31,7 +31,7 @@ def transcription(*lines):
 def made(runs, columns, rows, reported=None, paper_scale=True, **fields):
     """Cells by row and column."""
     table = CellTable(number=1, title="t", baseline=PLAIN, columns=columns, rows=rows, **fields)
-    source = TableSource(Measuring(runs), reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    source = table_source(runs, reported or no_reported(), EXPERIMENTS, paper_scale=paper_scale)
     return make_table(table, source).set_index(["row", "column"])
 
 
@@ -135,7 +135,7 @@ def test_a_row_s_average_is_over_the_targets_that_it_reached_and_the_paper_s_ove
         TableCell(line, bracket, {}, 5.0, (REUSE,), applicable=False),
         TableCell(line, Column(name="t", title="t", quantity="hours"), {0: 1.0}, 99.0, (REUSE,)),
     ]
-    source = TableSource(Measuring(uneven.runs()), no_reported(), EXPERIMENTS, "spec_rl", "tiny", True)
+    source = table_source(uneven.runs(), no_reported(), EXPERIMENTS, paper_scale=True)
     found = average_cell(line, average_column(1), cells, source)
     assert found.column.quantity == AVERAGE
     assert (found.values, found.reported) == ({0: 2.5, 2: 6.0}, 4.0)

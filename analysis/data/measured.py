@@ -1,10 +1,10 @@
 """Every value by seed that a paper's tables, claims and figures show: measured once, written, and read from there."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -24,7 +24,7 @@ COLUMNS = (*KEY, "position", "x", "seed", "value", "noise")
 """Of the file. `scope` says of what: a run, its first steps, or a series. `position` counts the points of a series from
 0, whose coordinates are `x`. `seed` is null, in a single line, where no run has a value. `noise` is the standard error,
 points, that sampling alone gives an accuracy."""
-MEASURED, FAMILY, RECORD = "measured.parquet", "family.parquet", "measured.json"
+MEASURED, FAMILY, RECORD, RESOLVED = "measured.parquet", "family.parquet", "measured.json", "resolved.json"
 COLLECTED = ("runs.parquet", "steps.parquet", "scores.parquet")
 
 
@@ -138,8 +138,9 @@ class Measuring(Measured):
             self._found[key] = measure()
         return self._found[key]
 
-    def save(self, folder: Path, family: Family) -> None:
-        """Write all measurements and the family next to the collected runs; the record holds their hashes."""
+    def save(self, folder: Path, family: Family, resolved: Mapping[str, Any]) -> None:
+        """Write all measurements next to the collected runs, with the family and the resolved declarations
+        (`redraft.analysis.tables.resolved`); the record holds their hashes."""
         rows = [
             (*key, position, point.x, seed, value, point.noise.get(seed, math.nan))
             for key, points in self._found.items()
@@ -152,7 +153,8 @@ class Measuring(Measured):
         with atomic(folder / MEASURED) as temporary:
             frame.to_parquet(temporary, index=False)
         family.save(folder / FAMILY)
-        made = {"sha256": (MEASURED, FAMILY), "made_from": COLLECTED}
+        write_json(folder / RESOLVED, resolved)
+        made = {"sha256": (MEASURED, FAMILY, RESOLVED), "made_from": COLLECTED}
         write_json(folder / RECORD, {key: hashes(*(folder / name for name in names)) for key, names in made.items()})
 
 

@@ -40,8 +40,9 @@ class ReportedTable:
     def rows(self) -> dict[Key, dict[str, float]]:
         """Values by column of every row, in the order of the file."""
         found: dict[Key, dict[str, float]] = {}
+        names = self.spec.row
         for line in self.lines:
-            found.setdefault(_key(line, self.spec), {})[line["column"]] = line["value"]
+            found.setdefault(tuple(line[name] for name in names), {})[line["column"]] = line["value"]
         return found
 
     def row(
@@ -62,11 +63,15 @@ class ReportedTable:
         self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None, clock: Clock = "steps"
     ) -> Key | None:
         """Key of the row that `row` returns; None without one. A row at another share of the run never replaces it."""
-        selected = match_of(cell, self.spec)
-        if selected is None:
+        return self.matching(match_of(cell, self.spec), override or {}, at, clock)
+
+    def matching(
+        self, match: Mapping[str, str] | None, override: Mapping[str, str], at: Fraction | None, clock: Clock
+    ) -> Key | None:
+        """Key of the row of a cell with these key columns (`match_of`); arguments and result are those of `key`."""
+        if match is None:
             return None
-        selected |= (self.spec.base if at == 0 else {}) | dict(override or {})
-        return self.last(selected, at, clock)
+        return self.last({**match, **(self.spec.base if at == 0 else {}), **override}, at, clock)
 
     def last(self, selected: Mapping[str, str], at: Fraction | None = None, clock: Clock = "steps") -> Key | None:
         """The last row with these values, or the one at this share of a run; None if there is none."""
@@ -92,10 +97,6 @@ class ReportedTable:
         named = dict(zip(self.spec.row, key, strict=True))
         clocks = [clock.column for clock in self.spec.clocks if _fits(clock.when, named)]
         return next((float(named[name]) for name in [*clocks, *self.spec.positions] if named[name]), None)
-
-
-def _key(line: Mapping[str, Any], spec: Reported) -> Key:
-    return tuple(line[name] for name in spec.row)
 
 
 def _position(spec: Reported, selected: Mapping[str, str], at: Fraction, clock: Clock) -> tuple[str, str] | None:
@@ -161,7 +162,7 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
         line = dict(zip(header, row, strict=True))
         lines.append(line | {"value": _number(line["value"], at, file)})
     # Every row of a table is written with the same last column, so that a file cut at a line's end shows as well.
-    last = {_key(line, spec): line["column"] for line in lines}
+    last = {tuple(line[name] for name in spec.row): line["column"] for line in lines}
     if not text.endswith("\n") or len(set(last.values())) > 1:
         raise UserError("this reported table is cut off", file=file, key="line", value=len(lines) + 1)
     _check_values(lines, number, spec, file)
@@ -170,7 +171,7 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
 
 def _check_values(lines: Sequence[Mapping[str, Any]], number: int, spec: Reported, file: Path) -> None:
     """Raise a UserError if a value occurs twice, or there are not as many as declared."""
-    named = Counter((*_key(line, spec), line["column"]) for line in lines)
+    named = Counter(tuple(line[name] for name in [*spec.row, "column"]) for line in lines)
     if twice := [key for key, count in named.items() if count > 1]:
         raise UserError("this value occurs twice", file=file, key="row, column", value=", ".join(twice[0]))
     if spec.values and number not in spec.values:

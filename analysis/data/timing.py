@@ -80,19 +80,12 @@ def of_runs(measured: Measured, cell: str, at: int | None, clock: Clock) -> dict
 
 def of_reported(row: Mapping[str, float], spec: Reported) -> StageTimes | None:
     """The times of a row of the reported times; None if it lacks any. A stage without a cell did not run."""
-    total, rollout, verification, assembly = (
-        _reported(row, spec, SECONDS + name) for name in ("total", "rollout", "verification", "assembly")
-    )
-    hours = _reported(row, spec, "hours")
+    names = [*(SECONDS + stage for stage in ("total", "rollout", "verification", "assembly")), "hours"]
+    declared = [spec.quantities.get(name) for name in names]
+    total, rollout, verification, assembly, hours = (row.get(each.columns[0]) if each else None for each in declared)
     if total is None or rollout is None or hours is None:
         return None
     return StageTimes(total, rollout, verification or 0.0, assembly or 0.0, hours)
-
-
-def _reported(row: Mapping[str, float], spec: Reported, quantity: str) -> float | None:
-    """A quantity of one column from a reported row."""
-    declared = spec.quantities.get(quantity)
-    return row.get(declared.columns[0]) if declared else None
 
 
 def speedups_by_seed(

@@ -12,34 +12,32 @@ from functools import cached_property
 
 import pandas as pd
 
-from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
 from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, Family, estimate, paired
 from redraft.analysis.data.timing import is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
 from redraft.analysis.tables.cell_verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
+from redraft.analysis.tables.resolved import Resolved
 from redraft.analysis.tables.table_columns import AVERAGE
-from redraft.config import Cell, Clock, Column, Experiments, Row, Run, RunTable, StepTable, id_of
+from redraft.config import Clock, Column, Row, RunTable, StepTable, id_of
 from redraft.config.quantities import ACCURACY, FIRST_REACHED, SECONDS, SPEEDUP
-from redraft.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
 class TableSource:
-    """What a table is made from: measured and reported values."""
+    """What a table is made from: measured and reported values, and the paper's cells at the preset."""
 
     measured: Measured
     reported: ReportedTable
-    experiments: Experiments
-    paper: str
-    preset: str
-    paper_scale: bool
+    resolved: Resolved
 
-    @property
-    def runs(self) -> Runs:
-        """The runs that were measured."""
-        return self.measured.runs
+    def reported_row(
+        self, cell: str, override: Mapping[str, str], at: Fraction | None = None, clock: Clock = "steps"
+    ) -> dict[str, float]:
+        """The reported values of a cell as of `ReportedTable.row`."""
+        key = self.reported.matching(self.resolved.cell(cell).reported, override, at, clock)
+        return {} if key is None else self.reported.rows[key]
 
 
 @dataclass(frozen=True)
@@ -84,38 +82,23 @@ def lines_of(table: RunTable, source: TableSource) -> list[TableLine]:
 
 
 def _along(line: TableLine, source: TableSource) -> list[TableLine]:
-    """One line per policy evaluated during the run; only `line` if the preset has no such run."""
-    try:
-        run = source.experiments.run(id_of(source.paper, line.row.cell), 0, source.preset)
-    except UserError:
-        return [replace(line, known=False)]
-    timed = replace(line, clock=run.trainer.evaluation_clock)
-    return [
-        replace(timed, label=f"{line.label} @ {step}", at=step, share=Fraction(step, run.steps))
-        for step in _ticks(timed, run, source)
-    ]
+    """One line per policy evaluated during the run; only `line` if the preset has no such run.
 
-
-def _ticks(line: TableLine, run: Run, source: TableSource) -> list[int]:
-    """Steps after which policies are evaluated, by the line's clock.
-
-    Only a finished run records its number of training steps; before that, the ticks are those of the paper's rows.
+    Only a finished run records its number of training steps; before that, the lines are those of the paper's rows.
     """
-    every, total = run.trainer.evaluate_every, run.steps
-    if line.clock == "steps":
-        return [*range(every, total, every), total]
-    scores = source.runs.by(line.clock).scores
-    finished = set(scores.loc[scores["cell"] == line.row.cell, "step"]) - {0}
-    ticks = range(every, total + 1, every)
-    if finished:
-        return [tick for tick in ticks if tick in finished]
-    cell, named = lookup(source, line.row.cell), line.row.reported
-    return [tick for tick in ticks if source.reported.key(cell, named, Fraction(tick, total), line.clock)]
-
-
-def lookup(source: TableSource, cell: str) -> Cell:
-    """The cell of that name."""
-    return source.experiments.cell(id_of(source.paper, cell))
+    cell = source.resolved.cell(line.row.cell)
+    if cell.lacks_run:
+        return [replace(line, known=False)]
+    lines = [
+        replace(line, clock=cell.clock, label=f"{line.label} @ {tick}", at=tick, share=Fraction(tick, cell.steps))
+        for tick in cell.ticks
+    ]
+    rows = line.row.reported
+    return [
+        each
+        for each in lines
+        if cell.evaluated or source.reported.matching(cell.reported, rows, each.share, each.clock)
+    ]
 
 
 @dataclass(frozen=True)
@@ -188,7 +171,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
         noise=_noise(line, column, source, list(values)) if applicable else math.nan,
         applicable=applicable,
         timed=is_timed(column.quantity),
-        blocks=source.runs.blocks,
+        blocks=source.measured.runs.blocks,
     )
 
 
@@ -211,7 +194,7 @@ def _applicable(line: TableLine, column: Column, values: Mapping[int, float], so
 
 def _lacks(quantity: str, source: TableSource) -> bool:
     """Test for a benchmark, or a role of benchmarks, that the preset does not sample."""
-    scores = source.runs.scores
+    scores = source.measured.runs.scores
     return not {"all", *scores["benchmark"], *scores["role"]}.issuperset(of_accuracy(quantity))
 
 
@@ -223,7 +206,7 @@ def average_cell(line: TableLine, column: Column, cells: list[TableCell], source
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
     reported = [cell.reported for cell in speedups if not math.isnan(cell.reported)]
     of_all = bool(reported) and all(cell.column.reported for cell in speedups)
-    row = source.reported.row(lookup(source, line.row.cell), line.row.reported) if of_all else {}
+    row = source.reported_row(line.row.cell, line.row.reported) if of_all else {}
     return TableCell(
         line=line,
         column=column,
@@ -256,15 +239,15 @@ def _reported(line: TableLine, column: Column, table: RunTable, source: TableSou
     """
     relative = relation(column)
     of_any_scale = relative in ("ratio", "speedup") or (relative and column.quantity.startswith(ACCURACY))
-    if not column.reported or not line.known or not (of_any_scale or source.paper_scale):
+    if not column.reported or not line.known or not (of_any_scale or source.resolved.paper_scale):
         return math.nan
     if relative and line.at == 0:
         return math.nan
-    row = source.reported.row(lookup(source, line.row.cell), line.row.reported, line.share, line.clock)
+    row = source.reported_row(line.row.cell, line.row.reported, line.share, line.clock)
     if relative is None or column.printed_relative:
         return mean_of(row, column.reported)
     override = next((r.reported for r in table.rows if r.cell == line.baseline and r.at == "end"), {})
-    baseline = source.reported.row(lookup(source, line.baseline), override, line.share, line.clock)
+    baseline = source.reported_row(line.baseline, override, line.share, line.clock)
     if relative == "speedup" and column.in_brackets:
         return speedup_of(row, baseline, column.reported)
     if column.quantity.startswith(SPEEDUP):
@@ -284,10 +267,9 @@ def _without_first_epoch(ratio: float, line: TableLine, source: TableSource) -> 
     a whole run's ratio is then s + (1 - s) r, with r that of the later epochs. NaN for cells with other epochs than the
     paper's, and where no later epoch has begun.
     """
-    cells = [lookup(source, line.row.cell), lookup(source, line.baseline)]
-    if any("epochs" in {**cell.trainer, **cell.trainer_factors} for cell in cells):
+    epochs, of_baseline = (source.resolved.cell(cell).epochs for cell in (line.row.cell, line.baseline))
+    if epochs is None or of_baseline is None:
         return math.nan
-    epochs = float(source.experiments.hyperparameters(source.paper).trainer["epochs"].value)
     share = 1 / (epochs * float(line.share or 1))
     return (ratio - share) / (1 - share) if share < 1 else math.nan
 
@@ -311,7 +293,8 @@ def make_table(table: RunTable, source: TableSource, family: Family | None = Non
     The comparisons that are corrected together are those of this table by default.
     """
     cells = cells_of(table, source)
-    family = family or Family(comparisons(cells, source), source.runs.blocks)
+    if family is None:
+        family = Family(comparisons(cells, source), source.measured.runs.blocks)
     frame = pd.DataFrame([_record(cell, family, source) for cell in cells], columns=COLUMNS)
     return _judged_by_others(frame, table)
 
@@ -333,7 +316,7 @@ def cells_of(table: RunTable, source: TableSource) -> list[TableCell]:
 def comparisons(cells: Iterable[TableCell], source: TableSource) -> Iterator[tuple[Mapping[int, float], float]]:
     """Values and neutral value of each cell that is tested; seconds are not where equal work took unequal time."""
     for cell in cells:
-        if cell.compared and not (cell.timed and timed_unevenly(source.runs)):
+        if cell.compared and not (cell.timed and timed_unevenly(source.measured.runs)):
             yield cell.values, cell.neutral
 
 
@@ -378,10 +361,9 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
     """A cell as a line of the CSV file."""
     line, found = cell.line, cell.estimate
     of = "initial" if line.at == 0 else "manifest"
-    name = id_of(source.paper, line.row.cell) if line.row.cell else ""
-    preset = source.experiments.preset(source.preset)
+    name, resolved = line.row.cell, source.resolved
     # Seeds without a finished run are named only where another seed of the cell has one.
-    wanted = source.experiments.seeds(source.experiments.cell(name), preset) if name else preset.seeds
+    wanted = resolved.cell(name).seeds if name else resolved.seeds
     return {
         "group": line.group,
         "row": line.label,
@@ -400,10 +382,12 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
         "p_corrected": family.corrected(cell.values, cell.neutral) if cell.compared else math.nan,
         "iqm": found.iqm,
         "noise": cell.noise,
-        "cell": name,
+        "cell": id_of(resolved.paper, name) if name else "",
         "seeds": " ".join(map(str, found.seeds)),
         "missing_seeds": " ".join(str(seed) for seed in wanted if found.seeds and seed not in found.seeds),
-        "manifests": " ".join(path for name in cell.cells for path in source.runs.manifests(name, found.seeds, of)),
+        "manifests": " ".join(
+            path for name in cell.cells for path in source.measured.runs.manifests(name, found.seeds, of)
+        ),
     }
 
 
@@ -415,4 +399,4 @@ def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
     corrected = family.corrected(cell.values, cell.neutral) if cell.compared else math.nan
     result = verdict(cell.estimate, cell.reported, relative, is_baseline, corrected)
     undecided = result not in (MISSING, BASELINE, NOT_COMPARABLE)
-    return UNEVEN if undecided and cell.timed and timed_unevenly(source.runs) else result
+    return UNEVEN if undecided and cell.timed and timed_unevenly(source.measured.runs) else result

@@ -106,28 +106,22 @@ def html(sheet: Sheet, base: Path, name: str = "", data: str = "") -> str:
         data: link to the CSV file of the cells, if there is one.
     """
     name = name or f"table{sheet.table.number}"
+    columns = []
+    for i, title in enumerate(sheet.headers):
+        slots = [line.slots[i] for line in sheet.lines]
+        spread, marks = max((slot.spread for slot in slots), key=len, default=""), any(slot.marked for slot in slots)
+        columns.append({"title": title, "paper": sheet.papers[i], "spread": spread, "marks": marks})
     return TEMPLATES.get_template("table.html.j2").render(
         sheet=sheet,
         table=sheet.table,
         name=name,
         data=data,
-        columns=[_column(sheet, i) for i in range(len(sheet.headers))],
+        columns=columns,
         present={line.group for line in sheet.lines if line.was_run},
         details=lambda slot, line: _details(slot, line, base),
         trajectories=trajectories(sheet) if isinstance(sheet.table, StepTable) else None,
         copies={"CSV": csv(sheet), "Markdown": markdown(sheet), "LaTeX": latex(sheet)},
     )
-
-
-def _column(sheet: Sheet, i: int) -> dict[str, Any]:
-    """A column's title, its widest spread, and whether it has marks and the paper's values."""
-    slots = [line.slots[i] for line in sheet.lines]
-    return {
-        "title": sheet.headers[i],
-        "paper": sheet.papers[i],
-        "spread": max((slot.spread for slot in slots), key=len, default=""),
-        "marks": any(slot.marked for slot in slots),
-    }
 
 
 def _details(slot: Slot, line: SheetRow, base: Path) -> dict[str, Any] | None:

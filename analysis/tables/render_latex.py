@@ -50,11 +50,15 @@ def latex(sheet: Sheet) -> str:
     shown = [verdict for verdict in COMMANDS if verdict in found]
     commands = "".join(rf"\providecommand{{{COMMANDS[v][0]}}}{{{COMMANDS[v][1]}}}" + "\n" for v in shown)
     columns = sum(1 + paper for paper in sheet.papers)
+    titles = [  # broken into lines of a column's width
+        rf"\parbox[b]{{6em}}{{\raggedleft {escaped(title)}}}" if len(title) > 9 else escaped(title)
+        for title in sheet.headers
+    ]
     filled = {
         "caption": _caption(sheet, shown),
         "number": sheet.table.number,
         "format": "l" + "r" * columns,
-        "header": " & ".join(["", *_headers(sheet)]).strip(),
+        "header": " & ".join(["", *sheet.beside(titles, [r"\emph{paper}"] * len(titles))]).strip(),
         "rows": "\n".join(_row(line, sheet, first=i == 0) for i, line in enumerate(sheet.lines)),
     }
     return HEAD + commands + BODY % filled
@@ -69,15 +73,6 @@ def _caption(sheet: Sheet, shown: list[str]) -> str:
     if shown:
         sentences.append(", ".join(rf"{COMMANDS[verdict][0]}~{WORDS.get(verdict, verdict)}" for verdict in shown))
     return ". ".join(sentences) + "."
-
-
-def _headers(sheet: Sheet) -> list[str]:
-    """Titles, broken into lines of a column's width, each followed by the paper's column if it has one."""
-    narrow = [
-        rf"\parbox[b]{{6em}}{{\raggedleft {escaped(title)}}}" if len(title) > 9 else escaped(title)
-        for title in sheet.headers
-    ]
-    return sheet.beside(narrow, [r"\emph{paper}"] * len(narrow))
 
 
 def _row(line: SheetRow, sheet: Sheet, first: bool) -> str:

@@ -1,8 +1,8 @@
 """Columns of a table at one preset: each kind of table makes its declaration into columns that are measured alike."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
-from redraft.config import Benchmark, BudgetTable, Column, Reported, RunTable, StageTable, TargetTable
+from redraft.config import BudgetTable, Column, Reported, RunTable, StageTable, TargetTable
 from redraft.config.quantities import ACCURACY, AT_EQUAL, EACH, SECONDS, SPEEDUP
 from redraft.config.tables import AVERAGE, Budget, Clock, RunTarget, Target
 
@@ -10,9 +10,7 @@ UNITS: dict[Clock, str] = {"hours": "h", "steps": "steps"}
 """Unit of the columns of a table of targets."""
 
 
-def expand(
-    table: RunTable, benchmarks: Mapping[str, Benchmark], spec: Reported | None = None, preset: str = ""
-) -> RunTable:
+def expand(table: RunTable, benchmarks: Iterable[str], spec: Reported | None = None, preset: str = "") -> RunTable:
     """The table with all its columns.
 
     Each benchmark of the preset has an absolute column in place of `accuracy:*`. `spec` says which reported columns are
@@ -29,7 +27,7 @@ def expand(
     return table.model_copy(update={"columns": columns})
 
 
-def _of_benchmarks(column: Column, benchmarks: Mapping[str, Benchmark]) -> list[Column]:
+def _of_benchmarks(column: Column, benchmarks: Iterable[str]) -> list[Column]:
     if column.quantity != EACH:
         return [column]
     return [

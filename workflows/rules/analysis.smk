@@ -10,6 +10,7 @@ MEASURED = {
     for name, file in {
         "measured": "measured.parquet",
         "family": "family.parquet",
+        "resolved": "resolved.json",
         "record": "measured.json",
     }.items()
 }

@@ -77,21 +77,15 @@ def reuse_drafts(
         drafts = context.memory.drafts(task.prompt, visits_ago, before=task.visit)
         responses = []
         for sample in indices(task):
-            draft = None if is_renewed(task, sample, fresh_every) else drafts.get(sample)
-            draft = draft or no_draft(task.prompt, sample)
-            responses.append(complete(draft, task, context, verifier, numbers))
+            # Samples take turns by the visit's number, whatever happened to them: if old tokens alone were resampled,
+            # those that verification had kept would have another distribution than the others, and an exact rule would
+            # no longer be exact.
+            is_fresh = fresh_every > 0 and (task.visit + sample) % fresh_every == 0
+            draft = None if is_fresh else drafts.get(sample)
+            responses.append(complete(draft or no_draft(task.prompt, sample), task, context, verifier, numbers))
         return await graded(task, await asyncio.gather(*responses), context)
 
     return run
-
-
-def is_renewed(task: Task, sample: int, fresh_every: int) -> bool:
-    """True if a sample is sampled from its first token in this visit; samples of a group take turns.
-
-    The visit's number decides, and nothing that happened to the sample: if old tokens alone were resampled, those that
-    verification had kept would have another distribution than the others, and an exact rule would no longer be exact.
-    """
-    return fresh_every > 0 and (task.visit + sample) % fresh_every == 0
 
 
 def indices(task: Task) -> range:
