@@ -34,6 +34,12 @@ Hashes = dict[str, str]
 """SHA-256 hashes by the names of files in a folder."""
 
 
+def finished_steps(folder: Path) -> int:
+    """Number of steps with a record in a run's folder, which may be written at this moment."""
+    records = folder / "steps.jsonl"
+    return records.read_bytes().count(b"\n") if records.exists() else 0
+
+
 class Typed(BaseModel):
     """Types of the keys that are read of a file, where it has them; it may have others."""
 

@@ -104,7 +104,7 @@ onstart:
     lift_rate_limit(workflow)
     checked(freeze.start)(workflow, PRESET.name, CHECKOUT_HASH)
     recognise_all_ends(workflow)
-    watch_queue(workflow, STAGES, SITE_FILE)
+    watch_queue(workflow, STAGES, SITE_FILE, INPUTS.steps)
     job_times.announce_jobs(workflow, PRESET)
 
 

@@ -15,7 +15,7 @@ from redraft.layout import Layout
 from redraft.ops.locking.entries import Entry, history
 from redraft.ops.locking.lease import EVALUATION
 from redraft.provenance import local_content
-from redraft.result_files import check_records, read_manifest, read_scores
+from redraft.result_files import check_records, finished_steps, read_manifest, read_scores
 
 Target = Mapping[str, list[str] | None]
 """Papers of a status, each with the names of its grids or None for all grids."""
@@ -109,9 +109,7 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
     state, error = _state(folder, run_fingerprint(run), owner)
     if state in {"done", "trained"} and _files_changed(layout, run, folder / "manifest.json"):
         state = "outdated"
-    records, step = folder / "steps.jsonl", 0
-    if state != "outdated" and records.exists():
-        step = records.read_bytes().count(b"\n")  # complete lines; the file may be written at this moment
+    step = 0 if state == "outdated" else finished_steps(folder)
     running = owner is not None and state == "running"
     return RunStatus(
         cell,
