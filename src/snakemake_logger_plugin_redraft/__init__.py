@@ -180,6 +180,11 @@ class LogHandler(LogHandlerBase):
         self.progress = Progress()
         self.names: dict[int, str] = {}
         self._summarise: Callable[[Callable[[TimeLeft], str]], str] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Show only what the project itself logs from now on, since jobs that the user ends are no errors."""
+        self._stopped = True
 
     def end_dry_run(self, summarise: Callable[[Callable[[TimeLeft], str]], str]) -> None:
         """Set the function that makes the summary of a dry run; its argument formats the expected time."""
@@ -193,6 +198,8 @@ class LogHandler(LogHandlerBase):
     def emit(self, record: LogRecord) -> None:
         """Write a record of a job as one line, and other records in Snakemake's format."""
         event = getattr(record, "event", None)
+        if self._stopped and not hasattr(record, "always_shown"):
+            return
         if states := getattr(record, "slurm_states", None):
             for job in self.progress.queue(states):
                 self._write(f"  start  {self.names[job]}")
