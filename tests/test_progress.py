@@ -547,6 +547,7 @@ def handler(capsys):
         made.emit(record)
         return capsys.readouterr().err.splitlines()
 
+    emit.stop = made.stop
     return emit
 
 
@@ -567,6 +568,24 @@ def test_the_lines_of_a_job_on_a_cluster(handler, clock):
     assert handler(**(job | {"jobid": 8}), local=True) == ["  start  train a"]
     assert handler("2 jobs will never start", level=logging.WARNING) == ["2 jobs will never start"]
     assert handler("Complete log(s): here") == []
+    assert handler("this call took 2 minutes", always_shown=True) == ["this call took 2 minutes"]
+
+
+def test_notes_about_the_site_s_accounting_are_shown_once_in_a_checkout(handler, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    account = "No account was given, not able to get a SLURM account via sacct: accounting\nstorage is disabled\n"
+    lost = "Unable to get the status of all active jobs that should be in slurmdbd, even after 5 attempts."
+    shown = [
+        handler(text, level=logging.WARNING) for text in (account, lost, account, lost, "Guessed SLURM account: a")
+    ]
+    assert shown == [account.splitlines(), [lost], [], [lost], ["Guessed SLURM account: a"]]
+    assert handler("Guessed SLURM account: b", level=logging.WARNING), "it has changed"
+
+
+def test_after_a_stop_only_the_project_s_own_lines_are_shown(handler):
+    handler.stop()
+    assert handler("Error in rule", level=logging.ERROR, event=LogEvent.JOB_ERROR, jobid=7) == []
+    assert handler("WorkflowError", level=logging.ERROR) == []
     assert handler("this call took 2 minutes", always_shown=True) == ["this call took 2 minutes"]
 
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from logging import LogRecord
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -29,6 +30,18 @@ AGGREGATES = {"all", "reproduction", "extras", "timing", "laboratory"}
 """Rules that only collect files; they are not shown."""
 LONGEST_LINE = 50_000
 """Characters of a line of a dry run; a job of a large campaign has ten thousands of inputs."""
+SITE_NOTES = (
+    "No SLURM account given",
+    "No account was given",
+    "Guessed SLURM account",
+    "Unable to guess SLURM account",
+    "Both 'sacctmgr' and 'sshare'",
+    "The 'sacct' command is not available",
+    "MinJobAge",
+)
+"""Starts of warnings of Snakemake's Slurm plugin about the site, which are the same at each call."""
+SHOWN_NOTES = Path(".snakemake/shown-notes.txt")
+"""Those that were shown in this checkout."""
 SETTLED_SECONDS = 60
 """Time in Slurm's queue after which a job waits for resources, not for Slurm's next scheduling."""
 END_OF_DRY_RUN = "This was a dry-run"
@@ -65,6 +78,18 @@ def shortened(line: str) -> str:
     """A line without what exceeds `LONGEST_LINE`."""
     left_out = len(line) - LONGEST_LINE
     return f"{line[:LONGEST_LINE]} … ({left_out:,} more characters)" if left_out > 0 else line
+
+
+def shown_before(text: str) -> bool:
+    """Whether a line is one of `SITE_NOTES` and was shown in an earlier call; it is recorded as shown."""
+    if not text.startswith(SITE_NOTES):
+        return False
+    line = " ".join(text.split())
+    before = SHOWN_NOTES.read_text(encoding="utf-8").splitlines() if SHOWN_NOTES.exists() else []
+    if line not in before:
+        SHOWN_NOTES.parent.mkdir(exist_ok=True)
+        SHOWN_NOTES.write_text("".join(f"{each}\n" for each in [*before, line]), encoding="utf-8")
+    return line in before
 
 
 class Progress:
@@ -213,7 +238,8 @@ class LogHandler(LogHandlerBase):
             text = self.format(record).strip()
             if self.common_settings.dryrun:
                 text = "\n".join(shortened(line) for line in text.splitlines())
-            if text and (not chatter or self.common_settings.dryrun or text.startswith("Nothing to be done")):
+            quiet = chatter and not self.common_settings.dryrun and not text.startswith("Nothing to be done")
+            if text and not quiet and not shown_before(text):
                 self._write(text)
             if text.startswith(END_OF_DRY_RUN) and self._summarise:
                 self._write("\n" + self._summarise(total_time_text))
