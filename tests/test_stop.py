@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -97,8 +98,11 @@ def test_the_line_of_a_stop():
 
 def test_a_stop_submits_no_further_jobs_and_cancels_all_by_their_common_name(monkeypatch):
     done, warnings, answers = [], [], [""]
+    asleep = threading.Thread(target=time.sleep, args=(300,), daemon=True)
+    asleep.start()
     executor = SimpleNamespace(
         run_uuid="u",
+        wait_thread=asleep,
         _job_submission_executor=SimpleNamespace(shutdown=lambda **options: done.append(options)),
         logger=SimpleNamespace(warning=lambda text, extra: warnings.append((text, extra))),
     )
@@ -112,6 +116,8 @@ def test_a_stop_submits_no_further_jobs_and_cancels_all_by_their_common_name(mon
     executor.cancel_jobs([])
     assert done == [{"wait": True, "cancel_futures": True}, ("scancel", "--name=u")]
     assert not warnings
+    executor.wait_thread.join()
+    assert asleep.is_alive(), "the end does not wait for it"
     answers[0] = None
     executor.cancel_jobs([])
     ((text, extra),) = warnings

@@ -128,8 +128,8 @@ def recognise_all_ends(workflow: Any) -> None:
 def cancel_whole_call(workflow: Any) -> None:
     """Make the plugin, if it is the executor, cancel all jobs of its call; call this in `onstart`.
 
-    When it is stopped, the plugin (2.8.0) cancels the jobs that it knows, and then submits those that wait for their
-    submission.
+    When it is stopped, the plugin (2.8.0) cancels the jobs that it knows, then submits those that wait for their
+    submission, and waits up to three minutes for its next query of states.
     """
     executor = workflow.scheduler._executor
     if not hasattr(executor, "run_uuid"):
@@ -142,5 +142,6 @@ def cancel_whole_call(workflow: Any) -> None:
                 "Slurm does not answer, so its jobs were not cancelled; `redraft recover --cancel` cancels them",
                 extra={"always_shown": True},
             )
+        executor.wait_thread.join = lambda: None  # a daemon thread that sleeps until the next query
 
     executor.cancel_jobs = cancel_jobs
