@@ -6,6 +6,12 @@ from pathlib import Path
 
 # Use the packages next to this file: those of the checkout or, in a campaign's job, those of its frozen copy.
 sys.path.insert(0, f"{workflow.basedir}/src")
+from redraft.ops.workflow.stop import Stop
+
+STOP = Stop(workflow)
+if workflow.is_main_process:
+    STOP.install()  # before the slow imports
+
 from redraft.ops.workflow import freeze
 from redraft.config import Experiments, benchmarks_fingerprint, run_fingerprint
 from redraft.config.preset import parted

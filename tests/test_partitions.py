@@ -258,15 +258,24 @@ def test_every_key_that_is_named_is_one_of_the_site_file_or_of_an_engine():
 @pytest.fixture
 def queue(monkeypatch):
     """A queue of six jobs as the Slurm of the tests told of it, and what was logged."""
-    logged = SimpleNamespace(states=[], warnings=[])
-    logger = SimpleNamespace(
-        info=lambda text, extra: logged.states.append(extra["slurm_states"]), warning=logged.warnings.append
-    )
+    logged = SimpleNamespace(states=[], seconds=[], shown=[], warnings=[])
+
+    def info(text, extra):
+        if "always_shown" in extra:
+            logged.shown.append(text)
+        else:
+            logged.states.append(extra["slurm_states"])
+            logged.seconds.append(extra["slurm_seconds"])
+
+    logger = SimpleNamespace(info=info, warning=logged.warnings.append)
     reported = []
     executor = SimpleNamespace(
         run_uuid="u", logger=logger, report_job_submission=lambda info, register_job: reported.append(info)
     )
-    monkeypatch.setattr(slurm_waiting, "output_of", lambda *_: told("test-queue"))
+    logged.answers = {"squeue": told("test-queue"), "sinfo": ""}
+    logged.clock = [0.0]
+    monkeypatch.setattr(slurm_waiting, "output_of", lambda command, *_: logged.answers[command])
+    monkeypatch.setattr(slurm_waiting.time, "monotonic", lambda: logged.clock[0])
     monkeypatch.setattr(slurm_waiting, "partitions", lambda: TEST)
     made = Queue(executor, {"train": "train", "generate": "evaluate"}, SITE)
     for job in (2, 3, 5, 6, 7):
@@ -295,9 +304,74 @@ def test_jobs_that_wait_are_told_apart_and_those_that_wait_in_vain_are_named_onc
     assert len(logged.warnings) == 2
 
 
-def test_a_queue_that_does_not_answer_is_no_change(queue, monkeypatch):
+def test_after_a_minute_without_progress_the_reasons_are_named_once_with_nodes_that_get_no_jobs(queue):
     queue_watch, logged = queue
     queue_watch.check()
-    monkeypatch.setattr(slurm_waiting, "output_of", lambda *_: None)
+    logged.clock[0] = 59.0
+    queue_watch.check()
+    assert logged.shown == []
+    for seconds in (61.0, 120.0):
+        logged.clock[0] = seconds
+        queue_watch.check()
+    counts = "1 job PartitionConfig, 1 job PartitionTimeLimit, 1 job PartitionNodeLimit"
+    line = f"in Slurm's queue: {counts}, 1 job Resources (no node has enough free)"
+    assert logged.shown == [line]
+    logged.answers["sinfo"] = "n[1-2]|drain|disk | full\nn7|down*|Not responding\n"
+    logged.clock[0] = 180.0
+    queue_watch.check()
+    assert logged.shown[1:] == [
+        f"{line}; nodes without new jobs: n[1-2] drain (disk | full), n7 down* (Not responding)"
+    ]
+    logged.answers["squeue"] = told("test-queue").replace("7|PENDING", "7|RUNNING")
+    logged.clock[0] = 240.0
+    queue_watch.check()
+    assert len(logged.shown) == 2, "a job has started"
+    logged.answers["squeue"] = told("test-queue").replace("7|PENDING", "7|COMPLETED")
+    logged.clock[0] = 301.0
+    queue_watch.check()
+    assert len(logged.shown) == 2, "and ended"
+    assert logged.seconds[-1] == {17: 3600.0}, "Slurm knows how long it ran"
+    logged.clock[0] = 362.0
+    queue_watch.check()
+    assert len(logged.shown) == 3
+
+
+def test_a_submission_is_no_progress(queue):
+    queue_watch, logged = queue
+    logged.answers["squeue"] = "2|PENDING|gpu|N/A|N/A|Priority\n"
+    queue_watch.check()
+    logged.answers["squeue"] += "7|PENDING|gpu|N/A|N/A|ReqNodeNotAvail, UnavailableNodes:one\n"
+    logged.clock[0] = 61.0
+    queue_watch.check()
+    assert logged.shown == [
+        "in Slurm's queue: 1 job Priority (other jobs are ahead), 1 job ReqNodeNotAvail, UnavailableNodes:one"
+    ]
+
+
+def test_the_steps_of_running_trainings_are_one_line_a_minute_at_most(queue):
+    queue_watch, logged = queue
+    logged.answers["squeue"] = "6|RUNNING|gpu|2026-11-24T10:00:00|N/A|None\n3|RUNNING|gpu|N/A|N/A|None\n"
+    done = {16: 3}
+    queue_watch.steps = lambda job: (f"p cell{job.jobid} 0", done[job.jobid], 9) if job.jobid in done else None
+    queue_watch.check()
+    logged.clock[0] = 60.0
+    queue_watch.check()
+    assert logged.shown == ["  train  p cell16 0 step 3 of 9"]
+    done[16] = 4
+    logged.clock[0] = 90.0
+    queue_watch.check()
+    logged.clock[0] = 120.0
+    queue_watch.check()
+    logged.clock[0] = 180.0
+    queue_watch.check()
+    assert logged.shown[1:] == ["  train  p cell16 0 step 4 of 9"]
+    many = slurm_waiting.steps_text([(f"p c{i} 0", i, 9) for i in range(8)])
+    assert many.endswith("p c5 0 step 5 of 9, 2 others")
+
+
+def test_a_queue_that_does_not_answer_is_no_change(queue):
+    queue_watch, logged = queue
+    queue_watch.check()
+    logged.answers["squeue"] = None
     queue_watch.check()
     assert len(logged.states) == 1

@@ -199,6 +199,20 @@ def test_wildcards_name_runs_protocols_and_what_they_are_made_from():
         inputs.run(wildcards(paper="spec_rl", cell="nothing", seed="0"))
 
 
+def test_the_steps_of_a_training_are_those_with_a_record(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inputs = RuleInputs(planned(), Site())
+    named = wildcards(paper="spec_rl", cell="grpo-spec-l0.5", seed="1")
+    train, grade = (SimpleNamespace(rule=SimpleNamespace(name=name), wildcards=named) for name in ("train", "grade"))
+    total = inputs.run(named).steps
+    assert inputs.steps(train) == ("spec_rl grpo-spec-l0.5 1", 0, total)
+    folder = inputs.layout.run("spec_rl/grpo-spec-l0.5", 1)
+    folder.mkdir(parents=True)
+    (folder / "steps.jsonl").write_text('{"step": 0}\n{"step": 1}\n{"st')
+    assert inputs.steps(train) == ("spec_rl grpo-spec-l0.5 1", 2, total)
+    assert inputs.steps(grade) is None
+
+
 def test_a_rule_s_resources_are_those_of_its_stage_for_the_job_s_model():
     inputs = RuleInputs(planned(preset="paper"), Site())
     small = wildcards(role="qwen3-1.7b-base")

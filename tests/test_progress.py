@@ -16,9 +16,20 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_redraft as plugin
 from redraft.config import Experiments
-from redraft.ops.workflow import pace
+from redraft.ops.slurm.capacity import shared_amounts, used_amounts
+from redraft.ops.slurm.partitions import JobRequest, parse_partitions
+from redraft.ops.workflow import job_times, pace
 from redraft.ops.workflow.job_times import SECONDS, call_text, job_graph, priors, recorded_seconds
-from redraft.ops.workflow.time_left import Durations, Job, JobGraph, TimeLeft, estimate_time_left, makespan
+from redraft.ops.workflow.time_left import (
+    NOTICE_SECONDS,
+    OVERHEAD_SECONDS,
+    Durations,
+    Job,
+    JobGraph,
+    TimeLeft,
+    estimate_time_left,
+    makespan,
+)
 
 ROOT = Path(__file__).parents[1]
 CORE = (("cores", 1),)
@@ -58,7 +69,8 @@ def test_gpus_and_a_cluster_s_places_are_shared_as_cores_are():
     jobs = {i: job("a", uses=(("cores", 1), ("gpus", 2))) for i in range(4)}
     assert makespan(JobGraph(jobs, {"cores": 64, "gpus": 4}), {}, {"a": 10}.get) == 20
     remote = {i: job("a", uses=(("jobs", 1),)) for i in range(6)} | {9: job("b")}
-    assert makespan(JobGraph(remote, {"cores": 1, "jobs": 3}), {}, {"a": 10, "b": 7}.get) == 20
+    assert makespan(JobGraph(remote, {"cores": 1, "jobs": 3}), {}, {"a": 10, "b": 7}.get) == 20 + NOTICE_SECONDS
+    assert makespan(JobGraph(remote, {"cores": 1, "jobs": 3}), {}, {"a": 10, "b": 7}.get, 5) == 30 + NOTICE_SECONDS
 
 
 def test_what_runs_holds_its_room_for_the_rest_of_its_time():
@@ -68,6 +80,77 @@ def test_what_runs_holds_its_room_for_the_rest_of_its_time():
     assert estimate_time_left(JobGraph(jobs, {"cores": 2}), [], {1: 6.0, 2: 1.0}, durations).seconds == 11
     overdue = estimate_time_left(JobGraph({1: job("a")}, {"cores": 1}), [], {1: 500.0}, durations)
     assert overdue.seconds == 1, "a tenth of the mean, and never nothing"
+
+
+# Jobs on Slurm.
+
+
+def on_slurm(*needs, rule="grade", processors=1, gpus=0):
+    uses = {"jobs": 1, "cpu: processors": processors} | ({"cpu: GPUs": gpus} if gpus else {})
+    return Job(rule, frozenset(needs), tuple(uses.items()))
+
+
+def slurm(jobs, processors, at_once=64, **amounts):
+    return JobGraph(jobs, {"jobs": at_once, "cpu: processors": processors, **amounts})
+
+
+MINUTE = Durations({"grade": 60 - OVERHEAD_SECONDS})
+"""A job takes a minute on Slurm."""
+
+
+def test_329_jobs_on_one_processor_take_as_many_minutes():
+    """The number of jobs at once (64) is no number of processors, and each job starts Snakemake twice."""
+    left = estimate_time_left(slurm({i: on_slurm() for i in range(329)}, 1), [], {}, MINUTE)
+    assert left.seconds == 329 * 60 + NOTICE_SECONDS
+
+
+def test_ten_processors_or_ten_jobs_at_once_take_a_tenth():
+    jobs = {i: on_slurm() for i in range(330)}
+    for graph in (slurm(jobs, 10), slurm(jobs, 1000, at_once=10)):
+        assert estimate_time_left(graph, [], {}, MINUTE).seconds == 33 * 60 + NOTICE_SECONDS
+
+
+def test_a_chain_takes_the_sum_of_its_jobs_and_the_time_until_their_ends_are_noticed():
+    jobs = {i: on_slurm(*([i - 1] if i else [])) for i in range(3)} | {3: job("tables", 2)}
+    jobs |= {i: on_slurm() for i in range(4, 20)}
+    graph = slurm(jobs, 100, cores=1)
+    known = Durations({"grade": 60 - OVERHEAD_SECONDS, "tables": 20})
+    assert estimate_time_left(graph, [], {}, known).seconds == 3 * (60 + NOTICE_SECONDS) + 20
+
+
+def test_while_jobs_wait_in_the_queue_the_cluster_has_what_the_running_ones_use():
+    """A thousand processors, of which other users leave two."""
+    jobs = {i: on_slurm() for i in range(100)}
+    graph, running = slurm(jobs, 1000, at_once=100), {0: 0.0, 1: 0.0}
+    assert estimate_time_left(graph, [], running, MINUTE).seconds == 2 * 60 + NOTICE_SECONDS - 60
+    waiting = range(2, 100)
+    assert estimate_time_left(graph, [], running, MINUTE, waiting).seconds == 50 * 60 + NOTICE_SECONDS
+    assert estimate_time_left(graph, [], {}, MINUTE, waiting).seconds == 60 + NOTICE_SECONDS, "nothing is known yet"
+
+
+def test_small_jobs_are_more_at_once_than_the_large_ones_that_wait():
+    large = {i: on_slurm(rule="train", processors=8, gpus=4) for i in range(4)}
+    jobs = large | {10 + i: on_slurm(0, processors=1, gpus=1) for i in range(8)}
+    graph = slurm(jobs, 64, **{"cpu: GPUs": 64})
+    known = Durations({"train": 100 - OVERHEAD_SECONDS, "grade": 60 - OVERHEAD_SECONDS})
+    left = estimate_time_left(graph, [], {0: 0.0, 1: 0.0}, known, waiting=[2, 3])
+    assert left.seconds == 260 + NOTICE_SECONDS, "after two times two trainings all eight at once, or next to them"
+
+
+def test_a_partition_has_the_resources_of_its_nodes_and_a_job_fits_in_any_case():
+    cluster = parse_partitions("PartitionName=one Default=YES\nPartitionName=two\nPartitionName=down", ONE_AND_TWO)
+    train = JobRequest(60, cpus=8, memory_mb=4096, gpus=2, nodes=2, partitions=("two",))
+    grade = JobRequest(60, cpus=1, memory_mb=2048)
+    unknown = JobRequest(60, cpus=1, memory_mb=2048, partitions=("down",))
+    assert used_amounts(train, cluster) == {"two: processors": 16, "two: MiB": 8192, "two: GPUs": 4}
+    assert used_amounts(unknown, cluster) == {}
+    assert shared_amounts([train, grade, grade, unknown], cluster) == {
+        **{"two: processors": 48, "two: MiB": 30000, "two: GPUs": 4},
+        **{"one: processors": 1, "one: MiB": 2048},
+    }
+
+
+ONE_AND_TWO = "one|1|1|1000|(null)\ntwo|3|16|10000|gpu:h100:1"
 
 
 def test_a_target_takes_no_time_and_is_no_job():
@@ -314,7 +397,7 @@ def snakemake_s(local_exec, records):
             rule=rules[name],
             threads=64 if name == "tables" else 1,
             output=[] if name == "all" else [i],
-            resources={"gpus": 1} if name == "train" else {},
+            resources={"gpus": 1, "cpus_per_task": 2} if name == "train" else {},
         )
         for i, name in enumerate(names)
     ]
@@ -338,7 +421,8 @@ def snakemake_s(local_exec, records):
     )
 
 
-def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_the_places():
+def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_its_nodes(monkeypatch):
+    monkeypatch.setattr(job_times, "partitions", dict)
     here = job_graph(snakemake_s(True, {}))
     assert (here.capacity["cores"], here.capacity["gpus"]) == (4, 2)
     assert here.jobs == {
@@ -351,6 +435,10 @@ def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_
     assert cluster.capacity["jobs"] == 20
     assert cluster.jobs[1] == Job("train", frozenset({0}), (("jobs", 1),))
     assert cluster.jobs[3] == here.jobs[3], "the analysis stays on this machine"
+    monkeypatch.setattr(job_times, "partitions", lambda: parse_partitions("PartitionName=one Default=YES", ONE_AND_TWO))
+    known = job_graph(snakemake_s(False, {}))
+    assert known.capacity["one: processors"] == 2, "the node has one"
+    assert known.jobs[1] == Job("train", frozenset({0}), (("jobs", 1), ("one: processors", 2)))
 
 
 def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch():
@@ -415,6 +503,36 @@ def test_on_a_cluster_jobs_wait_until_the_queue_says_that_they_run(clock):
     assert campaign.counts() == "; 0 run, 1 wait", "a job is once in the counts, whatever its attempts"
 
 
+def test_the_overhead_of_jobs_is_measured_by_what_slurm_says_of_them(clock):
+    campaign, known = plugin.Progress(), Durations({"grade": 20.0})
+    campaign.expect(slurm({i: on_slurm() for i in range(31)}, 1), known, {0: 10.0, 1: 30.0}.get)
+    for number in (0, 1):
+        campaign.submit(number, "grade")
+    campaign.queue({0: "running", 1: "waiting"})
+    campaign.slurm_seconds({0: 35.0})
+    clock[0] = 90.0
+    assert campaign.finish(0) == ("grade", 35.0), "it was noticed late"
+    assert (known.mean("grade"), known.overhead) == (10.0, (OVERHEAD_SECONDS + 25) / 2)
+    assert campaign.rest() == "about 16 min left", "30 of them take half a minute each, and the last has to be noticed"
+    assert campaign.finish(1) == ("grade", 90.0), "Slurm has forgotten it, so that it counts from the last report"
+    assert (known.mean("grade"), known.overhead) == (20.0, (OVERHEAD_SECONDS + 25) / 2)
+
+
+def test_jobs_that_have_waited_for_a_minute_show_that_the_cluster_is_full(clock):
+    campaign = plugin.Progress()
+    campaign.expect(slurm({i: on_slurm() for i in range(61)}, 1000), MINUTE)
+    for number in range(61):
+        campaign.submit(number, "grade")
+    states = {number: "running" if number < 2 else "waiting" for number in range(61)}
+    campaign.queue(states)
+    assert campaign.rest() == "about 90 s left", "they have just been submitted"
+    clock[0] = 60.0
+    campaign.queue(states)
+    assert campaign.rest() == "about 31 min left", "two at a time"
+    campaign.queue(dict.fromkeys(range(61), "running"))
+    assert campaign.rest() == "about 90 s left"
+
+
 @pytest.fixture
 def handler(capsys):
     """Sends records to the plugin; returns the lines that it writes."""
@@ -429,6 +547,7 @@ def handler(capsys):
         made.emit(record)
         return capsys.readouterr().err.splitlines()
 
+    emit.stop = made.stop
     return emit
 
 
@@ -449,6 +568,24 @@ def test_the_lines_of_a_job_on_a_cluster(handler, clock):
     assert handler(**(job | {"jobid": 8}), local=True) == ["  start  train a"]
     assert handler("2 jobs will never start", level=logging.WARNING) == ["2 jobs will never start"]
     assert handler("Complete log(s): here") == []
+    assert handler("this call took 2 minutes", always_shown=True) == ["this call took 2 minutes"]
+
+
+def test_notes_about_the_site_s_accounting_are_shown_once_in_a_checkout(handler, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    account = "No account was given, not able to get a SLURM account via sacct: accounting\nstorage is disabled\n"
+    lost = "Unable to get the status of all active jobs that should be in slurmdbd, even after 5 attempts."
+    shown = [
+        handler(text, level=logging.WARNING) for text in (account, lost, account, lost, "Guessed SLURM account: a")
+    ]
+    assert shown == [account.splitlines(), [lost], [], [lost], ["Guessed SLURM account: a"]]
+    assert handler("Guessed SLURM account: b", level=logging.WARNING), "it has changed"
+
+
+def test_after_a_stop_only_the_project_s_own_lines_are_shown(handler):
+    handler.stop()
+    assert handler("Error in rule", level=logging.ERROR, event=LogEvent.JOB_ERROR, jobid=7) == []
+    assert handler("WorkflowError", level=logging.ERROR) == []
     assert handler("this call took 2 minutes", always_shown=True) == ["this call took 2 minutes"]
 
 

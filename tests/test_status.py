@@ -15,9 +15,11 @@ from redraft.files import write_json
 from redraft.layout import Layout
 from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import EVALUATION, acquire, lease
-from redraft.ops.workflow.status import STATES, RunStatus, run_status, run_statuses, status_text, target
+from redraft.ops.workflow.plan import Call, CampaignPlan
+from redraft.ops.workflow.status import STATES, TARGETS, RunStatus, run_status, run_statuses, status_text, target
 from redraft.provenance import hashes
-from tests.finished import grade, removed, trained
+from tests.checkout import copy_to, snakemake
+from tests.finished import finish, grade, removed, trained
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-spec-l0.5"
@@ -301,9 +303,77 @@ def test_every_state_is_counted():
     assert all(f"1 {state}" in status_text(runs).splitlines()[0] for state in STATES)
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_have_the_runs_that_snakemake_would_train(layout, name):
+    experiments = Experiments(ROOT)
+    preset = experiments.preset("tiny")
+    runs = status(layout, experiments, [name])
+    plan = CampaignPlan(Call(preset="tiny"), experiments, lambda: [name], {}, main=False)
+    cells = [cell for paper in plan.papers for cell in plan.wanted_cells(paper)]
+    assert {(run.cell, run.seed) for run in runs} == {
+        (cell.id, seed) for cell in cells for seed in experiments.seeds(cell, preset)
+    }
+    assert len(runs) == len({(run.cell, run.seed) for run in runs}), "each once, also a base of several cells"
+    with pytest.raises(UserError, match="its own grids"):
+        target(layout, experiments, [name], ["core"])
+
+
 def test_status_writes_nothing(layout, folder):
     killed(folder)
     before = {path: path.stat().st_mtime_ns for path in layout.root.rglob("*")}
     status(layout, Experiments(ROOT))
     assert {path: path.stat().st_mtime_ns for path in layout.root.rglob("*")} == before
     assert json.loads(latest(folder).file.read_text())["released"] is None
+
+
+# What Snakemake would train again.
+
+KEPT, CHANGED, TOUCHED = [("grpo-vanilla", 0), ("grpo-spec-l0.5", 0), ("grpo-vanilla", 1)]
+"""Cells and seeds. The seeds have different initial policies."""
+
+
+def scores_of_finished_run(cell, seed):
+    """A run with all files that the workflow makes of it, of which only the records have content."""
+    layout = Layout("tiny")
+    weights = layout.model(Experiments().run(f"spec_rl/{cell}", seed, "tiny").model_role) / "model.safetensors"
+    if not weights.exists():
+        weights.parent.mkdir(parents=True)
+        weights.write_bytes(bytes(2 * 10**6))  # Snakemake compares times of files from 1 MB on, not contents
+    made = finish(Path(), f"spec_rl/{cell}", seed)
+    for name in ("generations.parquet", "generations.json", "grades.parquet"):
+        (made / name).touch()
+    return str(made / "scores.json")
+
+
+def test_outdated_are_the_runs_that_snakemake_would_train_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(copy_to(tmp_path))
+    scores = [scores_of_finished_run(*run) for run in (KEPT, CHANGED, TOUCHED)]
+
+    def states():
+        runs = status(Layout("tiny"), Experiments(), grids=["core"], papers=["spec_rl"])
+        return {(run.cell.partition("/")[2], run.seed): run.state for run in runs if run.state != "waiting"}
+
+    def trained_again():
+        plan = snakemake(tmp_path, "-n", "--", *scores, preset="tiny")
+        assert plan.returncode == 0, plan.stderr
+        jobs = re.findall(r"rule train:.*?cell=(\S+?), seed=(\d+)", plan.stdout + plan.stderr, flags=re.DOTALL)
+        return {(cell, int(seed)) for cell, seed in jobs}
+
+    assert set(states().values()) == {"done"}, "without records of Snakemake the runs' own files decide"
+    recorded = snakemake(tmp_path, "--touch", "--forceall", "--", *scores, preset="tiny")
+    assert recorded.returncode == 0, recorded.stderr
+    assert states() == dict.fromkeys((KEPT, CHANGED, TOUCHED), "done")
+
+    cells = tmp_path / "experiments/spec_rl/cells.yaml"
+    before = cells.read_text()
+    cells.write_text(before.replace("lenience: e^0.5", "lenience: e^0.6"))
+    assert cells.read_text() != before
+    os.utime(Layout("tiny").model("qwen3-1.7b-base@1") / "model.safetensors")
+    assert states() == {KEPT: "done", CHANGED: "outdated", TOUCHED: "outdated"}
+    assert trained_again() == {CHANGED, TOUCHED}
+
+    manifest = Layout("tiny").run("spec_rl/grpo-vanilla", 0) / "manifest.json"
+    write_json(manifest, json.loads(manifest.read_text()) | {"seconds": 7.0})
+    assert states()[KEPT] == "trained", "it would be evaluated again"
+    (tmp_path / "Snakefile").write_text("an error")
+    assert states()[CHANGED] == "outdated", "its fingerprint is another"

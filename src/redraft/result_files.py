@@ -48,6 +48,12 @@ ROLLOUTS = re.compile(r"rollouts/step-(\d+)\.parquet")
 """Name of a step's rollouts in a manifest. Group: the step."""
 
 
+def finished_steps(folder: Path) -> int:
+    """Number of steps with a record in a run's folder, which may be written at this moment."""
+    records = folder / "steps.jsonl"
+    return records.read_bytes().count(b"\n") if records.is_file() else 0
+
+
 class Typed(BaseModel):
     """Types of the keys that are read of a file, where it has them; it may have others."""
 

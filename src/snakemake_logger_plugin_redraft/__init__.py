@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from logging import LogRecord
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -29,6 +30,20 @@ AGGREGATES = {"all", "reproduction", "extras", "timing", "laboratory"}
 """Rules that only collect files; they are not shown."""
 LONGEST_LINE = 50_000
 """Characters of a line of a dry run; a job of a large campaign has ten thousands of inputs."""
+SITE_NOTES = (
+    "No SLURM account given",
+    "No account was given",
+    "Guessed SLURM account",
+    "Unable to guess SLURM account",
+    "Both 'sacctmgr' and 'sshare'",
+    "The 'sacct' command is not available",
+    "MinJobAge",
+)
+"""Starts of warnings of Snakemake's Slurm plugin about the site, which are the same at each call."""
+SHOWN_NOTES = Path(".snakemake/shown-notes.txt")
+"""Those that were shown in this checkout."""
+SETTLED_SECONDS = 60
+"""Time in Slurm's queue after which a job waits for resources, not for Slurm's next scheduling."""
 END_OF_DRY_RUN = "This was a dry-run"
 """Start of Snakemake's last line of a dry run."""
 
@@ -65,6 +80,18 @@ def shortened(line: str) -> str:
     return f"{line[:LONGEST_LINE]} … ({left_out:,} more characters)" if left_out > 0 else line
 
 
+def shown_before(text: str) -> bool:
+    """Whether a line is one of `SITE_NOTES` and was shown in an earlier call; it is recorded as shown."""
+    if not text.startswith(SITE_NOTES):
+        return False
+    line = " ".join(text.split())
+    before = SHOWN_NOTES.read_text(encoding="utf-8").splitlines() if SHOWN_NOTES.exists() else []
+    if line not in before:
+        SHOWN_NOTES.parent.mkdir(exist_ok=True)
+        SHOWN_NOTES.write_text("".join(f"{each}\n" for each in [*before, line]), encoding="utf-8")
+    return line in before
+
+
 class Progress:
     """Counts of planned, waiting, running and finished jobs by rule; estimates the time left."""
 
@@ -75,9 +102,13 @@ class Progress:
         self.submits = False
         self._running: dict[int, tuple[str, float]] = {}
         self._waiting: dict[int, tuple[str, float]] = {}
+        self._submitted: dict[int, float] = {}
+        self._queued: set[int] = set()
+        self._slurm_seconds: dict[int, float] = {}
         self._ended: set[int] = set()
         self._graph: JobGraph | None = None
         self._durations = Durations({})
+        self._recorded: Callable[[int], float | None] = lambda job: None
 
     @property
     def done(self) -> int:
@@ -89,24 +120,38 @@ class Progress:
         self.left = Counter({rule: int(count) for rule, count in stats.items() if rule != "total"})
         self.total = sum(self.left.values())
 
-    def expect(self, graph: JobGraph, durations: Durations) -> None:
-        """Set the dependencies of the jobs and the known times of their rules."""
-        self._graph, self._durations = graph, durations
+    def expect(
+        self, graph: JobGraph, durations: Durations, recorded: Callable[[int], float | None] = lambda job: None
+    ) -> None:
+        """Set the dependencies of the jobs and the known times of their rules.
+
+        Args:
+            graph: all jobs and the resources that they share.
+            durations: known times by rule.
+            recorded: seconds of an ended job's command, as Snakemake recorded them.
+        """
+        self._graph, self._durations, self._recorded = graph, durations, recorded
 
     def submit(self, job: int, rule: str) -> None:
         """Record the submission of a job to a cluster, where it waits until `queue` reports that it runs."""
         self.submits = True
         self._running.pop(job, None)  # from an earlier attempt that failed
         self._waiting[job] = (rule, time.monotonic())
+        self._submitted[job] = time.monotonic()
 
     def queue(self, states: dict[int, str]) -> list[int]:
         """Record the states `waiting` or `running` of a cluster's jobs; returns the jobs that started to run."""
         began = [job for job, state in states.items() if state == "running" and job in self._waiting]
         for job in began:
             self.start(job, self._waiting[job][0])
+        self._queued = {job for job, state in states.items() if state == "waiting"}
         for job in self._waiting.keys() & states.keys():
             self._waiting[job] = (self._waiting[job][0], time.monotonic())
         return began
+
+    def slurm_seconds(self, seconds: dict[int, float]) -> None:
+        """Record the times of ended jobs according to Slurm, which knows them before Snakemake notices the end."""
+        self._slurm_seconds |= seconds
 
     def start(self, job: int, rule: str) -> None:
         """Record the start of a job."""
@@ -122,12 +167,16 @@ class Progress:
         """Record the end of a job; returns its rule and its wall time in seconds.
 
         A short job of a cluster may end before the queue reported it as running. Its start is then the last report of
-        it as waiting.
+        it as waiting. Snakemake notices the end of a cluster's jobs late, so that the time according to Slurm has
+        precedence, and for the estimate the recorded time of the job's command.
         """
         jobs = self._running if job in self._running else self._waiting
         rule, began = jobs.pop(job, ("", time.monotonic()))
-        seconds = time.monotonic() - began
-        self._durations.add(rule, seconds)
+        seconds = self._slurm_seconds.get(job, time.monotonic() - began)
+        command = self._recorded(job) if job in self._submitted else None
+        self._durations.add(rule, seconds if command is None else command)
+        if command is not None and job in self._slurm_seconds:
+            self._durations.add_overhead(seconds - command)
         self._ended.add(job)
         self.left[rule] -= 1
         return rule, seconds
@@ -141,7 +190,9 @@ class Progress:
         if self._graph is None:
             return "time left unknown"
         running = {job: time.monotonic() - began for job, (_, began) in self._running.items()}
-        return time_left_text(estimate_time_left(self._graph, self._ended, running, self._durations))
+        latest = time.monotonic() - SETTLED_SECONDS
+        waiting = [job for job in self._waiting.keys() & self._queued if self._submitted[job] <= latest]
+        return time_left_text(estimate_time_left(self._graph, self._ended, running, self._durations, waiting))
 
 
 class LogHandler(LogHandlerBase):
@@ -154,22 +205,30 @@ class LogHandler(LogHandlerBase):
         self.progress = Progress()
         self.names: dict[int, str] = {}
         self._summarise: Callable[[Callable[[TimeLeft], str]], str] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Show only what the project itself logs from now on, since jobs that the user ends are no errors."""
+        self._stopped = True
 
     def end_dry_run(self, summarise: Callable[[Callable[[TimeLeft], str]], str]) -> None:
         """Set the function that makes the summary of a dry run; its argument formats the expected time."""
         self._summarise = summarise
 
-    def expect(self, graph: JobGraph, durations: Durations) -> None:
-        """Set the planned jobs before the first one starts, and print the expected time."""
-        self.progress.expect(graph, durations)
+    def expect(self, graph: JobGraph, durations: Durations, recorded: Callable[[int], float | None]) -> None:
+        """Set the planned jobs before the first one starts, and print the expected time; see `Progress.expect`."""
+        self.progress.expect(graph, durations, recorded)
         self._write(f"  {self.progress.rest()}")
 
     def emit(self, record: LogRecord) -> None:
         """Write a record of a job as one line, and other records in Snakemake's format."""
         event = getattr(record, "event", None)
+        if self._stopped and not hasattr(record, "always_shown"):
+            return
         if states := getattr(record, "slurm_states", None):
             for job in self.progress.queue(states):
                 self._write(f"  start  {self.names[job]}")
+            self.progress.slurm_seconds(getattr(record, "slurm_seconds", {}))
             return
         if event == LogEvent.JOB_ERROR:
             self.progress.fail(record.jobid)  # type: ignore[attr-defined]
@@ -179,7 +238,8 @@ class LogHandler(LogHandlerBase):
             text = self.format(record).strip()
             if self.common_settings.dryrun:
                 text = "\n".join(shortened(line) for line in text.splitlines())
-            if text and (not chatter or self.common_settings.dryrun or text.startswith("Nothing to be done")):
+            quiet = chatter and not self.common_settings.dryrun and not text.startswith("Nothing to be done")
+            if text and not quiet and not shown_before(text):
                 self._write(text)
             if text.startswith(END_OF_DRY_RUN) and self._summarise:
                 self._write("\n" + self._summarise(total_time_text))

@@ -8,7 +8,7 @@ from redraft.cli.process import commands_on_path, repair_streams
 from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
 from redraft.layout import require_writable
-from redraft.ops.slurm.jobs import recognise_all_ends
+from redraft.ops.slurm.jobs import cancel_whole_call, recognise_all_ends
 from redraft.ops.slurm.feasibility import check_requests
 from redraft.ops.slurm.waiting import watch_queue
 from redraft.ops.workflow import dry_run, job_times
@@ -98,13 +98,15 @@ wildcard_constraints:
 
 
 onstart:
+    STOP.install()
     checked(count_devices)(workflow, {rule: INPUTS.gpus(rule) for rule in STAGES})
     checked(check_requests)(workflow, STAGES, SITE_FILE)
     limit_local_jobs(workflow)
     lift_rate_limit(workflow)
     checked(freeze.start)(workflow, PRESET.name, CHECKOUT_HASH)
     recognise_all_ends(workflow)
-    watch_queue(workflow, STAGES, SITE_FILE)
+    cancel_whole_call(workflow)
+    watch_queue(workflow, STAGES, SITE_FILE, INPUTS.steps)
     job_times.announce_jobs(workflow, PRESET)
 
 

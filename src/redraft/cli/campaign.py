@@ -19,7 +19,12 @@ PAPER_SCALE = "paper"
 
 
 def status(
-    paper: Annotated[str, typer.Argument(help="A folder under experiments/; all papers of the preset if empty.")] = "",
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="reproduction, extras, or a folder under experiments/; the papers of a bare `snakemake` if empty."
+        ),
+    ] = "",
     grid: Annotated[list[str], typer.Option(help="Only this grid; repeat the option for several.")] = [],  # noqa: B006
     preset: Preset = DEFAULT_PRESET,
     every: Annotated[bool, typer.Option("--all", help="Also list waiting and finished runs.")] = False,
@@ -28,22 +33,22 @@ def status(
 ) -> None:
     """Print the state of every run of a campaign, and the last log lines of failed runs.
 
-    Without a paper and a grid: the runs of a bare `snakemake`.
+    Without a target and a grid: the runs of a bare `snakemake`. Outdated are the runs that Snakemake would train again.
     """
     from redraft.config import Experiments
     from redraft.layout import Layout, require
-    from redraft.ops.workflow.status import heading, other_finished_runs, others_text, run_statuses, status_text, target
+    from redraft.ops.workflow import status as states
 
     require("results")
     experiments, layout = Experiments(), Layout(preset)
-    grids = target(layout, experiments, [paper] if paper else [], grid)
-    runs = run_statuses(layout, experiments, grids)
-    others = other_finished_runs(layout, runs)
+    grids = states.target(layout, experiments, [target] if target else [], grid)
+    runs = states.run_statuses(layout, experiments, grids)
+    others = states.other_finished_runs(layout, runs)
     if as_json:
-        notes = [others_text(others)] if others else []
+        notes = [states.others_text(others)] if others else []
         typer.echo(document("status", {"preset": preset, "grids": grids}, map(asdict, runs), notes))
     else:
-        typer.echo(f"{heading(layout, grids)}\n{status_text(runs, others, every=every)}")
+        typer.echo(f"{states.heading(layout, grids)}\n{states.status_text(runs, others, every=every)}")
     if damaged := [f"{run.cell} seed {run.seed}" for run in runs if run.state == "damaged"]:
         hint = "see its error above; `redraft run` makes a run again once its folder is removed"
         raise UserError("files of these runs are damaged", key="run", value=", ".join(damaged), hint=hint)

@@ -34,9 +34,9 @@ def _answer(*command: str, seconds: float = ANSWER_SECONDS) -> "subprocess.Compl
         return None
 
 
-def output_of(*command: str) -> str | None:
-    """Output of one of Slurm's commands; None if the command fails."""
-    answer = _answer(*command)
+def output_of(*command: str, seconds: float = ANSWER_SECONDS) -> str | None:
+    """Output of one of Slurm's commands; None if the command fails, or does not answer in time."""
+    answer = _answer(*command, seconds=seconds)
     return None if answer is None or answer.returncode else answer.stdout
 
 
@@ -123,3 +123,25 @@ def recognise_all_ends(workflow: Any) -> None:
         return states and {job: plugin_state(state) for job, state in states.items()}, seconds
 
     module.query_job_status = query_job_status  # type: ignore[attr-defined]
+
+
+def cancel_whole_call(workflow: Any) -> None:
+    """Make the plugin, if it is the executor, cancel all jobs of its call; call this in `onstart`.
+
+    When it is stopped, the plugin (2.8.0) cancels the jobs that it knows, then submits those that wait for their
+    submission, and waits up to three minutes for its next query of states.
+    """
+    executor = workflow.scheduler._executor
+    if not hasattr(executor, "run_uuid"):
+        return
+
+    def cancel_jobs(_: Any) -> None:
+        executor._job_submission_executor.shutdown(wait=True, cancel_futures=True)
+        if output_of("scancel", f"--name={executor.run_uuid}", seconds=CANCEL_SECONDS) is None:
+            executor.logger.warning(
+                "Slurm does not answer, so its jobs were not cancelled; `redraft recover --cancel` cancels them",
+                extra={"always_shown": True},
+            )
+        executor.wait_thread.join = lambda: None  # a daemon thread that sleeps until the next query
+
+    executor.cancel_jobs = cancel_jobs

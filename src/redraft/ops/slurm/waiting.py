@@ -1,10 +1,12 @@
-"""The campaign's jobs in Slurm's queue: how many wait, and which of them will never start."""
+"""The campaign's jobs in Slurm's queue: which wait and why, which will never start, and how far trainings are."""
 
 import re
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,32 @@ SETTLE_SECONDS = 5
 """Time after a submission until Slurm knows why a job waits."""
 POLL_SECONDS = 60
 """Longest time between two queries of the queue, rare enough for Slurm's controller."""
+QUIET_SECONDS = 60
+"""Time without the start or end of a job after which the reasons of waiting jobs are printed."""
+STEPS_SECONDS = 60
+"""Shortest time between two lines with the steps of running jobs."""
+SHOWN_RUNS = 6
+"""Largest number of runs, and of drained nodes' reasons, in a line."""
+MEANINGS = {
+    "Resources": "no node has enough free",
+    "Priority": "other jobs are ahead",
+    "None": "not considered yet",
+    "Reservation": "waits for its reservation",
+    "JobHeldUser": "held; `scontrol release` starts it",
+    "JobHeldAdmin": "held by an administrator",
+}
+"""Plain words for Slurm's frequent reasons; the others are clear or mean a limit that they name."""
+COLUMNS = "%i|%T|%P|%S|%e|%r"
+"""Columns of squeue: number, state, partition, start, end, reason."""
+DRAINED = ("sinfo", "--noheader", "--list-reasons", "--format=%N|%t|%E")
+"""Command that lists nodes that are down or drained: names, state, reason."""
+ENDED = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
+        *("REVOKED", "SPECIAL_EXIT", "TIMEOUT"),
+    }
+)
+"""States of jobs that have ended."""
 NEVER_STARTS = re.compile(
     r"PartitionConfig|PartitionTimeLimit|PartitionNodeLimit|BadConstraints|InvalidAccount|InvalidQOS|AccountNotAllowed"
     r"|QOSNotAllowed|MaxMemPerLimit|QOSMin\w+|(Assoc|QOS)Max\w+PerJob\w*"
@@ -35,17 +63,55 @@ KEY_BY_REASON = (
 """Pattern of a reason, and the key of the setting to change; the first match counts."""
 
 
-class Queue:
-    """Submitted jobs of one campaign."""
+@dataclass(frozen=True)
+class Row:
+    """A job in the output of squeue; `seconds` is the run time of an ended job, None for others."""
 
-    def __init__(self, executor: Any, stages: Mapping[str, str], site: Path) -> None:
+    state: str
+    partition: str
+    seconds: float | None
+    reason: str
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not started."""
+        return self.state == "PENDING"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has started and not ended."""
+        return not self.waits and self.state not in ENDED
+
+
+class Queue:
+    """Submitted jobs of one campaign.
+
+    Args:
+        executor: Snakemake's plugin for Slurm.
+        stages: stage of the site file by rule.
+        site: the site file, for messages.
+        steps: name, finished steps and number of steps of a job that trains; None for other jobs.
+    """
+
+    def __init__(
+        self,
+        executor: Any,
+        stages: Mapping[str, str],
+        site: Path,
+        steps: Callable[[Any], tuple[str, int, int] | None] = lambda job: None,
+    ) -> None:
         self.executor = executor
         self.stages = stages
         self.site = site
+        self.steps = steps
         self.submitted = threading.Event()
         self.jobs: dict[str, Any] = {}
         self._states: dict[int, str] = {}
         self._warned: set[tuple[str, str]] = set()
+        self._started: set[str] = set()
+        self._running: set[str] = set()
+        self._progressed = self._stepped = time.monotonic()
+        self._printed = {"reasons": "", "steps": ""}
         self._report = executor.report_job_submission
         executor.report_job_submission = self.report_job_submission
 
@@ -65,28 +131,66 @@ class Queue:
                 self.check()
 
     def check(self) -> None:
-        """Log the states of jobs for the progress line, and warn once about jobs that will never start."""
-        output = output_of("squeue", "--noheader", f"--name={self.executor.run_uuid}", "--format=%i|%T|%r")
+        """Log the states of jobs for the progress line, why they wait and how far they are; warn once about jobs that
+        will never start."""
+        output = output_of(
+            "squeue", "--noheader", "--states=all", f"--name={self.executor.run_uuid}", f"--format={COLUMNS}"
+        )
         if output is None:
             return
         mine = {job: row for job, row in parse_queue(output).items() if job in self.jobs}
-        states = {
-            self.jobs[job].jobid: "waiting" if state == "PENDING" else "running" for job, (state, _) in mine.items()
-        }
-        if states != self._states:
-            self._states = states
-            waiting = list(states.values()).count("waiting")
-            self.executor.logger.info(
-                f"Slurm's queue: {waiting} jobs wait, {len(states) - waiting} run", extra={"slurm_states": states}
-            )
+        self._log_states(mine)
+        self._log_reasons(mine)
+        self._log_steps(mine)
         stuck: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for job, (_, reason) in mine.items():
-            if NEVER_STARTS.fullmatch(reason):
-                stuck[self.stages[self.jobs[job].rule.name], reason].append(job)
+        for job, row in mine.items():
+            if row.waits and NEVER_STARTS.fullmatch(row.reason):
+                stuck[self.stages[self.jobs[job].rule.name], row.reason].append(job)
         for (stage, reason), jobs in stuck.items():
             if (stage, reason) not in self._warned and (text := self._warning(stage, reason, jobs)):
                 self._warned.add((stage, reason))
                 self.executor.logger.warning(text)
+
+    def _log_states(self, rows: Mapping[str, Row]) -> None:
+        started = {job for job, row in rows.items() if not row.waits}
+        if started - self._started or any(not rows[job].runs for job in started & self._running):
+            self._progressed = time.monotonic()
+        self._started |= started
+        self._running = {job for job, row in rows.items() if row.runs}
+        states = {
+            self.jobs[job].jobid: "waiting" if row.waits else "running"
+            for job, row in rows.items()
+            if row.waits or row.runs
+        }
+        if states == self._states:
+            return
+        self._states = states
+        waiting = list(states.values()).count("waiting")
+        seconds = {self.jobs[job].jobid: row.seconds for job, row in rows.items() if row.seconds is not None}
+        self.executor.logger.info(
+            f"Slurm's queue: {waiting} jobs wait, {len(states) - waiting} run",
+            extra={"slurm_states": states, "slurm_seconds": seconds},
+        )
+
+    def _log_reasons(self, rows: Mapping[str, Row]) -> None:
+        """Print why jobs wait if none has started or ended for some time, and again only if the reasons change."""
+        waiting = [row for row in rows.values() if row.waits]
+        if waiting and time.monotonic() - self._progressed >= QUIET_SECONDS:
+            nodes = output_of(*DRAINED, f"--partition={','.join(sorted({row.partition for row in waiting}))}")
+            self._print("reasons", reasons_text([row.reason for row in waiting], nodes or ""))
+
+    def _log_steps(self, rows: Mapping[str, Row]) -> None:
+        if time.monotonic() - self._stepped < STEPS_SECONDS:
+            return
+        self._stepped = time.monotonic()
+        known = (self.steps(self.jobs[job]) for job, row in rows.items() if row.runs)
+        if runs := [each for each in known if each]:
+            self._print("steps", steps_text(runs))
+
+    def _print(self, kind: str, text: str) -> None:
+        if text != self._printed[kind]:
+            self._printed[kind] = text
+            self.executor.logger.info(text, extra={"always_shown": True})
 
     def _warning(self, stage: str, reason: str, jobs: list[str]) -> str | None:
         """Warning about jobs of a stage that wait for one reason; None if they may start after all."""
@@ -100,14 +204,57 @@ class Queue:
         return f"{head}\n  {stage} {mismatch(stage, request, allowed, self.site, keys)}"
 
 
-def parse_queue(text: str) -> dict[str, tuple[str, str]]:
-    """State and reason of jobs by number, from the output of `squeue --noheader --format='%i|%T|%r'`."""
-    rows = [line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2]
-    return {job: (state, reason) for job, state, reason in rows}
+def parse_queue(text: str) -> dict[str, Row]:
+    """Jobs by number, from the output of squeue with `COLUMNS`."""
+    lines = [line.split("|", 5) for line in text.splitlines() if line.count("|") >= 5]
+    return {
+        job: Row(state, partition, _seconds(start, end) if state in ENDED else None, reason)
+        for job, state, partition, start, end, reason in lines
+    }
 
 
-def watch_queue(workflow: Any, stages: Mapping[str, str], site: Path) -> None:
-    """Watch the queue in a background thread, if the executor is the plugin for Slurm; call this in `onstart`."""
+def _seconds(start: str, end: str) -> float | None:
+    """Seconds between two of Slurm's times; None if one is `N/A`."""
+    try:
+        return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    except ValueError:
+        return None
+
+
+def reasons_text(reasons: list[str], drained: str) -> str:
+    """A line with the number of waiting jobs by reason, and nodes that are down or drained.
+
+    Args:
+        reasons: Slurm's reason of each waiting job.
+        drained: output of `DRAINED`.
+    """
+    counts = [
+        f"{count} {'job' if count == 1 else 'jobs'} {reason}" + (f" ({MEANINGS[reason]})" if reason in MEANINGS else "")
+        for reason, count in Counter(reasons).most_common()
+    ]
+    rows = [line.split("|", 2) for line in drained.splitlines() if line.count("|") >= 2]
+    nodes = _first([f"{names} {state} ({reason})" for names, state, reason in rows])
+    return f"in Slurm's queue: {', '.join(counts)}" + (f"; nodes without new jobs: {nodes}" if nodes else "")
+
+
+def steps_text(runs: list[tuple[str, int, int]]) -> str:
+    """A line with the steps of running trainings, by name, finished steps and number of steps."""
+    shown = _first([f"{name} step {done} of {total}" for name, done, total in runs])
+    return f"  train  {shown}"
+
+
+def _first(texts: list[str]) -> str:
+    others = [f"{len(texts) - SHOWN_RUNS} others"] if len(texts) > SHOWN_RUNS else []
+    return ", ".join([*texts[:SHOWN_RUNS], *others])
+
+
+def watch_queue(
+    workflow: Any, stages: Mapping[str, str], site: Path, steps: Callable[[Any], tuple[str, int, int] | None]
+) -> None:
+    """Watch the queue in a background thread, if the executor is the plugin for Slurm; call this in `onstart`.
+
+    The arguments after the workflow are those of `Queue`.
+    """
     if on_slurm(workflow):
-        queue = Queue(workflow.scheduler._executor, stages, site)
+        queue = Queue(workflow.scheduler._executor, stages, site, steps)
         threading.Thread(target=queue.watch, name="slurm-queue", daemon=True).start()

@@ -12,7 +12,7 @@ from redraft.config import Preset
 from redraft.ops.workflow import pace
 from redraft.ops.workflow.job_times import durations, job_graph
 from redraft.ops.workflow.scale import EXAMPLES, LISTED_IN_FULL
-from redraft.ops.workflow.time_left import TimeLeft, estimate_time_left
+from redraft.ops.workflow.time_left import JOBS, TimeLeft, estimate_time_left
 
 DRY = ("-n", "--dry-run", "--dryrun")
 """Options of Snakemake that make a call a dry run."""
@@ -39,6 +39,8 @@ def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Call
         graph, known, runs = job_graph(workflow, jobs), durations(workflow, preset), runs_to_train(jobs)
         source = f", {SCALED}" if known.guessed else ""
         cores = _count(graph.capacity["cores"], "core")
+        if any(job.submitted for job in graph.jobs.values()):
+            cores += f" on this machine, at most {_count(graph.capacity[JOBS], 'job')} on Slurm at a time"
         times = [f"{time_text(estimate_time_left(graph, (), {}, known))}; {cores}{source}"]
         if runs and known.mean("train") is None and (line := cost(runs)):
             times.append(line)

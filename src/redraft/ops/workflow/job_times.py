@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,8 +14,11 @@ import yaml
 
 from redraft.config import Preset
 from redraft.layout import Layout, code_root
+from redraft.ops.slurm.capacity import shared_amounts, used_amounts
+from redraft.ops.slurm.feasibility import request_of
+from redraft.ops.slurm.partitions import Partition, partitions
 from redraft.ops.workflow import pace
-from redraft.ops.workflow.time_left import Durations, Job, JobGraph
+from redraft.ops.workflow.time_left import JOBS, Durations, Job, JobGraph
 
 SECONDS = "workflows/seconds.yaml"
 """Mean wall time of a job in seconds by preset and rule, measured on one machine, and that machine's pace."""
@@ -23,9 +26,14 @@ SECONDS = "workflows/seconds.yaml"
 
 def announce_jobs(workflow: Any, preset: Preset) -> None:
     """Pass the planned jobs and their expected times to Snakemake's logger plugin; call this in `onstart`."""
+    jobs = {workflow.dag.jobid(job): job for job in workflow.dag.needrun_jobs()}
+
+    def recorded(number: int) -> float | None:
+        return next((seconds for _, seconds in recorded_seconds(workflow, [jobs[number]])), None)
+
     for handler in workflow.logger_manager.get_log_handlers():
         if hasattr(handler, "expect"):
-            handler.expect(job_graph(workflow), durations(workflow, preset))
+            handler.expect(job_graph(workflow), durations(workflow, preset), recorded)
 
 
 def durations(workflow: Any, preset: Preset) -> Durations:
@@ -50,7 +58,9 @@ def priors(preset: Preset, *, scaled: bool = True) -> dict[str, float]:
 
 
 def job_graph(workflow: Any, jobs: Iterable[Any] | None = None) -> JobGraph:
-    """Jobs by Snakemake's numbers, and the resources that they share: cores and GPUs, or a cluster's jobs at a time.
+    """Jobs by Snakemake's numbers, and the resources that they share.
+
+    These are this machine's cores and GPUs, and on a cluster the jobs at a time and what Slurm's partitions have.
 
     Args:
         workflow: Snakemake's workflow.
@@ -59,17 +69,22 @@ def job_graph(workflow: Any, jobs: Iterable[Any] | None = None) -> JobGraph:
     resources = workflow.resource_settings
     cores = resources.cores or resources.local_cores or os.cpu_count() or 1
     gpus = workflow.scheduler.global_resources.get("gpus", sys.maxsize)
-    capacity = {"cores": cores, "gpus": gpus, "jobs": workflow.nodes or sys.maxsize}
-    planned = workflow.dag.needrun_jobs() if jobs is None else jobs
-    return JobGraph({workflow.dag.jobid(job): _job(workflow, job, capacity) for job in planned}, capacity)
+    capacity = {"cores": cores, "gpus": gpus, JOBS: workflow.nodes or sys.maxsize}
+    planned = list(workflow.dag.needrun_jobs() if jobs is None else jobs)
+    submitted = [job for job in planned if not job.rule.norun and not workflow.is_local(job.rule)]
+    cluster = partitions() if submitted else {}
+    if cluster:
+        capacity |= shared_amounts(map(request_of, submitted), cluster)
+    return JobGraph({workflow.dag.jobid(job): _job(workflow, job, capacity, cluster) for job in planned}, capacity)
 
 
-def _job(workflow: Any, job: Any, capacity: dict[str, int]) -> Job:
+def _job(workflow: Any, job: Any, capacity: dict[str, int], cluster: Mapping[str, Partition]) -> Job:
     needs = frozenset(workflow.dag.jobid(other) for other in workflow.dag.dependencies[job])
     if job.rule.norun:
         return Job("", needs)
     if not workflow.is_local(job.rule):
-        return Job(job.rule.name, needs, (("jobs", 1),))
+        amounts = used_amounts(request_of(job), cluster) if cluster else {}
+        return Job(job.rule.name, needs, ((JOBS, 1), *amounts.items()))
     uses = {"cores": job.threads, "gpus": job.resources.get("gpus", 0)}
     return Job(job.rule.name, needs, tuple((name, min(amount, capacity[name])) for name, amount in uses.items()))
 

@@ -174,14 +174,9 @@ class CampaignPlan:
         `collect`, so that `collect` and the following rules run again. This takes seconds and loses nothing, since
         `collect` gathers every finished run.
         """
-        experiments, default, grids = self.experiments, self.experiments.default_grids(self.preset, paper), []
-        if "reproduction" in self.targets():
-            grids += experiments.grids(paper, beyond_paper=False)
-        if "extras" in self.targets():
-            grids += (default or []) + experiments.grids(paper, beyond_paper=True)
-        cells = experiments.cells(paper, grids or default)
-        fitting = [cell for cell in cells if not experiments.misfit(cell.id, self.preset.name)]
-        return cells + [experiments.cell(base) for base in dict.fromkeys(cell.base for cell in fitting) if base]
+        return target_cells(
+            self.experiments, self.preset, paper, target_grids(self.experiments, self.preset, paper, self.targets())
+        )
 
     @cache  # noqa: B019
     def reason_to_leave_out(self, cell_id: str) -> str:
@@ -327,6 +322,23 @@ class CampaignPlan:
                 yield layout.cases(paper).with_suffix(".html")
             if experiments.claims(paper).claims:
                 yield layout.claims(paper)
+
+
+def target_grids(experiments: Experiments, preset: Preset, paper: str, targets: Container[str]) -> list[str] | None:
+    """Names of a paper's grids that targets of Snakemake include; None for all grids."""
+    default, grids = experiments.default_grids(preset, paper), []
+    if "reproduction" in targets:
+        grids += experiments.grids(paper, beyond_paper=False)
+    if "extras" in targets:
+        grids += (default or []) + experiments.grids(paper, beyond_paper=True)
+    return list(dict.fromkeys(grids)) or default
+
+
+def target_cells(experiments: Experiments, preset: Preset, paper: str, grids: list[str] | None) -> list[Cell]:
+    """Cells of a paper's grids, and the base cells that they start from; some may not fit the preset."""
+    cells = experiments.cells(paper, grids)
+    fitting = [cell for cell in cells if not experiments.misfit(cell.id, preset.name)]
+    return cells + [experiments.cell(base) for base in dict.fromkeys(cell.base for cell in fitting) if base]
 
 
 def problem_files(*data: Data) -> list[str]:

@@ -15,6 +15,7 @@ from redraft.ops.workflow import freeze
 from redraft.ops.workflow.plan import CampaignPlan, problem_files
 from redraft.provenance import local_content
 from redraft.published import curve_file, sweep_file
+from redraft.result_files import finished_steps
 
 STAGES: Mapping[str, Stage] = {
     "train": "train",
@@ -42,6 +43,14 @@ class RuleInputs:
     def run(self, wildcards: Any) -> Run:
         """Run of the wildcards `paper`, `cell` and `seed`."""
         return self.experiments.run(f"{wildcards.paper}/{wildcards.cell}", int(wildcards.seed), self.preset.name)
+
+    def steps(self, job: Any) -> tuple[str, int, int] | None:
+        """Name, finished steps and number of steps of a job of Snakemake that trains; None for other jobs."""
+        if job.rule.name != "train":
+            return None
+        run = self.run(job.wildcards)
+        name = f"{run.paper} {run.cell} {run.seed}"
+        return name, finished_steps(self.layout.run(f"{run.paper}/{run.cell}", run.seed)), run.steps
 
     def protocol(self, wildcards: Any) -> str:
         """Name of a policy's evaluation protocol; a run has that of its paper."""

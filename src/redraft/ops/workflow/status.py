@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,16 +14,20 @@ from redraft.files import sha256
 from redraft.layout import Layout
 from redraft.ops.locking.entries import Entry, history
 from redraft.ops.locking.lease import EVALUATION
+from redraft.ops.workflow.plan import target_cells, target_grids
+from redraft.ops.workflow.reruns import files_to_make
 from redraft.provenance import hashes, local_content
-from redraft.result_files import check_records, check_run, read_manifest, read_record
+from redraft.result_files import check_records, check_run, finished_steps, read_manifest, read_record
 
 Target = Mapping[str, list[str] | None]
 """Papers of a status, each with the names of its grids or None for all grids."""
+TARGETS = ("reproduction", "extras")
+"""Targets of Snakemake that include further grids of all papers of a preset."""
 
 State = Literal["done", "trained", "running", "failed", "damaged", "outdated", "waiting"]
 STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "damaged", "outdated", "waiting")
-"""States in the order of the counts. `trained`: not evaluated yet; `damaged`: a file is not what was recorded;
-`outdated`: of another configuration or other files, so that the workflow trains it again."""
+"""States in the order of the counts. `trained`: not evaluated yet, or to be evaluated again; `damaged`: a file is not
+what was recorded; `outdated`: of another configuration or other files, so that the workflow trains it again."""
 LAST_LINES = 5
 """Number of lines shown of a failed run's log."""
 TAIL_BYTES = 20_000
@@ -63,13 +67,18 @@ def target(
     Args:
         layout: layout of the preset.
         experiments: experiments that declare its cells.
-        papers: only these papers; if empty, the papers of a bare `snakemake`, or with `grids` all papers of the preset.
+        papers: only these papers, or one of `TARGETS`; if empty, the papers of a bare `snakemake`, or with `grids` all
+            papers of the preset.
         grids: only these grids; the preset's if empty.
 
     Raises:
         UserError: for an unknown paper or grid.
     """
     preset = experiments.preset(layout.preset)
+    if targets := [name for name in papers if name in TARGETS]:
+        if grids:
+            raise UserError("a target has its own grids", key="--grid", value=grids[0], hint=f"omit {targets[0]}")
+        return {paper: target_grids(experiments, preset, paper, targets) for paper in preset.papers([])}
     chosen = list(papers) or preset.papers([] if grids else preset.first)
     if not grids:
         return {paper: experiments.default_grids(preset, paper) for paper in chosen}
@@ -86,11 +95,36 @@ def run_statuses(layout: Layout, experiments: Experiments, grids_by_paper: Targe
     runs = [
         experiments.run(cell.id, seed, preset.name)
         for paper, grids in grids_by_paper.items()
-        for cell in experiments.cells(paper, grids)
+        for cell in target_cells(experiments, preset, paper, grids)
         if not experiments.misfit(cell.id, preset.name)
         for seed in sorted({*experiments.seeds(cell, preset), *layout.seeds(cell.id)})
     ]
-    return [run_status(layout, run) for run in runs if not run.unsupported]
+    wanted = {(run.paper, run.cell, run.seed): run for run in runs if not run.unsupported}
+    return _as_snakemake_plans(layout, [run_status(layout, run) for run in wanted.values()])
+
+
+def _as_snakemake_plans(layout: Layout, runs: Sequence[RunStatus]) -> list[RunStatus]:
+    """Replace the states of runs that are trained by what Snakemake would do, if it has records of their inputs."""
+    folders = [layout.run(run.cell, run.seed) for run in runs]
+    finished = [
+        run.state in {"done", "trained", "outdated"} and (folder / "manifest.json").exists()
+        for run, folder in zip(runs, folders, strict=True)
+    ]
+    if not any(finished):
+        return list(runs)
+    to_make = files_to_make(layout.preset, [str(folder / "scores.json") for folder in folders])
+    if to_make is None:
+        return list(runs)
+    planned = []
+    for run, folder, judge in zip(runs, folders, finished, strict=True):
+        scores, state = folder / "scores.json", run.state
+        if judge and str(folder / "manifest.json") in to_make:
+            state = "outdated"
+        elif judge:
+            state = "done" if scores.exists() and str(scores) not in to_make else "trained"
+        step = 0 if state == "outdated" else finished_steps(folder)
+        planned.append(replace(run, state=state, step=step) if judge else run)
+    return planned
 
 
 def other_finished_runs(layout: Layout, runs: Sequence[RunStatus]) -> Counter[str]:
@@ -107,9 +141,7 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
     folder = layout.run(cell, run.seed)
     owner = _last_owner(folder)
     state, error = _state(layout, run, owner)
-    records, step = folder / "steps.jsonl", 0
-    if state != "outdated" and records.is_file():
-        step = records.read_bytes().count(b"\n")  # complete lines; the file may be written at this moment
+    step = 0 if state == "outdated" else finished_steps(folder)
     running = owner is not None and state == "running"
     return RunStatus(
         cell,

@@ -2,6 +2,11 @@
 
 The means come from finished jobs of this and earlier campaigns of the same results. A rule without finished jobs uses
 `workflows/seconds.yaml`, which was measured on another machine and is scaled to this one.
+
+A job starts as soon as the jobs that it needs have ended and the resources that it uses are free. On this machine these
+are cores and GPUs; on Slurm the profile's number of jobs, and the processors, memory and GPUs of the job's partition
+(`available`). A job on Slurm takes its rule's mean and the overhead of a job, and the jobs that need it start
+`NOTICE_SECONDS` after its end.
 """
 
 import heapq
@@ -12,6 +17,13 @@ from typing import NamedTuple
 
 OVERDUE = 0.1
 """Expected remaining time of a job that has run longer than its rule's mean, as a share of that mean."""
+JOBS = "jobs"
+"""Resource that only submitted jobs use, one each; its amount is the profile's `jobs`."""
+OVERHEAD_SECONDS = 15.0
+"""Time of a Slurm job in addition to its command, before one was measured: it starts Snakemake twice."""
+NOTICE_SECONDS = 30.0
+"""Time from the end of a Slurm job to the start of a job that needs it: half of the 40 s between two queries of
+states, and ten seconds until the next job is submitted and Slurm has started it."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,11 @@ class Job:
     needs: frozenset[int] = frozenset()
     uses: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def submitted(self) -> bool:
+        """Whether it runs on a cluster."""
+        return any(name == JOBS for name, _ in self.uses)
+
 
 class JobGraph(NamedTuple):
     """Jobs of a campaign, and the resources that they share."""
@@ -39,7 +56,7 @@ class JobGraph(NamedTuple):
 
 
 class Durations:
-    """Mean wall time of a job in seconds by rule; a prior counts as one job.
+    """Mean wall time of a job's command in seconds by rule; a prior counts as one job.
 
     Args:
         priors: mean seconds by rule, measured on another machine.
@@ -48,6 +65,16 @@ class Durations:
     def __init__(self, priors: Mapping[str, float]) -> None:
         self._priors = dict(priors)
         self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._overheads = [OVERHEAD_SECONDS]
+
+    def add_overhead(self, seconds: float) -> None:
+        """Add the time that a finished job of a cluster took in addition to its command."""
+        self._overheads.append(max(seconds, 0.0))
+
+    @property
+    def overhead(self) -> float:
+        """Mean overhead of a job on a cluster in seconds; `OVERHEAD_SECONDS` counts as one job."""
+        return sum(self._overheads) / len(self._overheads)
 
     def add(self, rule: str, seconds: float) -> None:
         """Add a finished job."""
@@ -84,8 +111,41 @@ class TimeLeft(NamedTuple):
     """Number of jobs by rule without any measurement."""
 
 
+def available(graph: JobGraph, running: Iterable[int], waiting: Iterable[int]) -> Mapping[str, int]:
+    """Amounts of the shared resources, as far as a cluster's queue shows them.
+
+    While jobs wait in the queue, the campaign gets no more of their partition than its running jobs use, since other
+    users or limits have the rest. A job that still has to run fits in any case.
+
+    Args:
+        graph: jobs that have not ended.
+        running: numbers of the running jobs.
+        waiting: numbers of the jobs that have waited in the queue for some time.
+    """
+    used = _sums(graph.jobs[number].uses for number in running if graph.jobs[number].submitted)
+    short = {name for number in waiting for name, _ in graph.jobs[number].uses}
+    if len(short) > 1:
+        short.discard(JOBS)  # jobs of other sizes may be more at once
+    capacity = dict(graph.capacity)
+    for name in short & used.keys():
+        largest = max(amount for job in graph.jobs.values() for used_name, amount in job.uses if used_name == name)
+        capacity[name] = min(capacity[name], max(used[name], largest))
+    return capacity
+
+
+def _sums(uses: Iterable[tuple[tuple[str, int], ...]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for each in uses:
+        total.update(dict(each))
+    return total
+
+
 def estimate_time_left(
-    graph: JobGraph, done: Iterable[int], running: Mapping[int, float], durations: Durations
+    graph: JobGraph,
+    done: Iterable[int],
+    running: Mapping[int, float],
+    durations: Durations,
+    waiting: Iterable[int] = (),
 ) -> TimeLeft:
     """Estimate the remaining time of a campaign.
 
@@ -94,27 +154,35 @@ def estimate_time_left(
         done: numbers of the finished jobs.
         running: elapsed seconds of the running jobs.
         durations: mean times by rule.
+        waiting: numbers of the jobs that have waited in a cluster's queue for some time.
     """
     ended = set(done)
     jobs = {number: job for number, job in graph.jobs.items() if number not in ended}
     means = {rule: 0.0 if rule == "" else durations.mean(rule) for rule in {job.rule for job in jobs.values()}}
-    rest = {
-        number: max((mean := means[jobs[number].rule] or 0.0) - elapsed, OVERDUE * mean)
-        for number, elapsed in running.items()
-        if number in jobs
-    }
+
+    overhead = durations.overhead
+    rest = {}
+    for number, elapsed in running.items():
+        if number in jobs:
+            mean = (means[jobs[number].rule] or 0.0) + overhead * jobs[number].submitted
+            rest[number] = max(mean - elapsed, OVERDUE * mean)
     unknown = Counter(job.rule for job in jobs.values() if means[job.rule] is None)
-    seconds = makespan(JobGraph(jobs, graph.capacity), rest, lambda rule: means[rule] or 0.0)
+    left = JobGraph(jobs, graph.capacity)
+    capacity = available(left, rest, (number for number in waiting if number in jobs))
+    seconds = makespan(JobGraph(jobs, capacity), rest, lambda rule: means[rule] or 0.0, overhead)
     return TimeLeft(seconds, sum(job.rule != "" for job in jobs.values()), unknown)
 
 
-def makespan(graph: JobGraph, running: Mapping[int, float], seconds: Callable[[str], float]) -> float:
+def makespan(
+    graph: JobGraph, running: Mapping[int, float], seconds: Callable[[str], float], overhead: float = 0.0
+) -> float:
     """Wall time in seconds until all jobs have ended, if each starts as soon as its needs and resources permit.
 
     Args:
         graph: jobs that have not ended; other jobs that they need have ended.
         running: remaining seconds of the running jobs.
         seconds: mean seconds of a rule.
+        overhead: seconds that a submitted job takes in addition.
     """
     free = Counter(graph.capacity)
     for number in running:
@@ -129,20 +197,25 @@ def makespan(graph: JobGraph, running: Mapping[int, float], seconds: Callable[[s
     ready: dict[tuple[tuple[str, int], ...], deque[int]] = defaultdict(deque)  # by the resources that they use
     for number in sorted(number for number, count in blocked.items() if not count):
         ready[graph.jobs[number].uses].append(number)
-    ends = [(time, number) for number, time in running.items()]
-    heapq.heapify(ends)
+    events = [(time, number, True) for number, time in running.items()]  # time, job, whether it ends or is noticed
+    heapq.heapify(events)
     now = 0.0
     while True:
         for uses, queue in ready.items():
             while queue and all(free[name] >= amount for name, amount in uses):
                 number = queue.popleft()
                 free.subtract(dict(uses))
-                heapq.heappush(ends, (now + seconds(graph.jobs[number].rule), number))
-        if not ends:
+                job = graph.jobs[number]
+                heapq.heappush(events, (now + seconds(job.rule) + overhead * job.submitted, number, True))
+        if not events:
             return now
-        now, ended = heapq.heappop(ends)
-        free.update(dict(graph.jobs[ended].uses))
-        for number in followers[ended]:
-            blocked[number] -= 1
-            if not blocked[number]:
-                ready[graph.jobs[number].uses].append(number)
+        now, number, ends = heapq.heappop(events)
+        if ends:
+            free.update(dict(graph.jobs[number].uses))
+            if graph.jobs[number].submitted:
+                heapq.heappush(events, (now + NOTICE_SECONDS, number, False))
+                continue
+        for follower in followers[number]:
+            blocked[follower] -= 1
+            if not blocked[follower]:
+                ready[graph.jobs[follower].uses].append(follower)
