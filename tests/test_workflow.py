@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import yaml
 
 from redraft.config import Experiments
 from redraft.files import sha256
+from redraft.ops.workflow.rule_inputs import STAGES
 from tests.checkout import called, copy_to, snakemake
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +40,42 @@ def planned(folder, *arguments):
 def test_the_files_are_lint_clean():
     lint = called(ROOT, "snakemake", "--lint")
     assert lint.returncode == 0, lint.stdout + lint.stderr
+
+
+RULES = """
+import sys
+from pathlib import Path
+from snakemake.api import SnakemakeApi
+from snakemake.settings.types import ConfigSettings, ResourceSettings
+
+with SnakemakeApi() as api:
+    config = ConfigSettings(config={"preset": sys.argv[1]})
+    parsed = api.workflow(ResourceSettings(cores=1), config_settings=config, snakefile=Path("Snakefile"))
+    parsed.dag()
+    workflow = parsed._workflow
+    for rule in workflow.rules:
+        local = rule.norun or rule.name in workflow._localrules
+        print("local" if local else "submitted", rule.name)
+"""
+"""Script that prints each rule of a preset, and whether a cluster's job runs it."""
+
+
+def test_beside_a_cluster_only_downloads_and_what_is_light_run_here(tmp_path):
+    lines = called(copy_to(tmp_path), sys.executable, "-c", RULES, "smoke", real=True).stdout.splitlines()
+    rules = {kind: {line.split()[1] for line in lines if line.startswith(kind)} for kind in ("local", "submitted")}
+    targets = {"all", "reproduction", "extras", "timing", "laboratory"}
+    downloads = {"import_model", "prepare_data", "lighteval_environment"}
+    light = {"distributions", "collect", "measure", "tables", "figures", "choose_cases", "cases", "claims", "report"}
+    assert rules["local"] == targets | downloads | light | {"track"}
+    assert rules["submitted"] == set(STAGES)
+
+
+@pytest.mark.parametrize(("preset", "made"), [("smoke", True), ("smol", False)])
+def test_models_that_are_trained_are_jobs_and_no_other_is(preset, made, tmp_path):
+    result = snakemake(copy_to(tmp_path), "-n", preset=preset)
+    assert result.returncode == 0, result.stderr
+    counts = dict(re.findall(r"^(\w+_model) +(\d+)$", result.stdout + result.stderr, flags=re.M))
+    assert set(counts) == {"make_model" if made else "import_model"}
 
 
 def cells_of(experiments, grids):
