@@ -90,7 +90,7 @@ class Queue:
 
     def _warning(self, stage: str, reason: str, jobs: list[str]) -> str | None:
         """Warning about jobs of a stage that wait for one reason; None if they may start after all."""
-        request = request_of(self.jobs[jobs[0]])
+        request = request_of(self.jobs[jobs[0]].resources)
         head = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of {stage} will never start: {reason} ({jobs[0]}"
         head += " and others); Ctrl-C ends all" if len(jobs) > 1 else "); Ctrl-C ends all"
         allowed = candidates(request, partitions())

@@ -15,7 +15,7 @@ from redraft.layout import Layout
 from redraft.ops.locking.entries import Entry, history
 from redraft.ops.locking.lease import EVALUATION
 from redraft.provenance import local_content
-from redraft.result_files import check_records, read_manifest, read_scores
+from redraft.result_files import check_records, read_left_out, read_manifest, read_scores
 
 Target = Mapping[str, list[str] | None]
 """Papers of a status, each with the names of its grids or None for all grids."""
@@ -81,8 +81,11 @@ def target(
 
 
 def run_statuses(layout: Layout, experiments: Experiments, grids_by_paper: Target) -> list[RunStatus]:
-    """Status of each run of the selected grids, in the order of cells and seeds."""
-    preset = experiments.preset(layout.preset)
+    """Status of each run of the selected grids, in the order of cells and seeds.
+
+    Runs that wait are not among them if the latest campaign left out their cell (`left_out_cells`).
+    """
+    preset, left_out = experiments.preset(layout.preset), read_left_out(layout.left_out)
     runs = [
         experiments.run(cell.id, seed, preset.name)
         for paper, grids in grids_by_paper.items()
@@ -90,7 +93,14 @@ def run_statuses(layout: Layout, experiments: Experiments, grids_by_paper: Targe
         if not experiments.misfit(cell.id, preset.name)
         for seed in sorted({*experiments.seeds(cell, preset), *layout.seeds(cell.id)})
     ]
-    return [run_status(layout, run) for run in runs if not run.unsupported]
+    statuses = [run_status(layout, run) for run in runs if not run.unsupported]
+    return [run for run in statuses if run.state != "waiting" or run.cell not in left_out]
+
+
+def left_out_cells(layout: Layout, experiments: Experiments, grids_by_paper: Target) -> dict[str, str]:
+    """Cells of the selected grids that the latest campaign left out since they do not fit, with the reason."""
+    selected = {cell.id for paper, grids in grids_by_paper.items() for cell in experiments.cells(paper, grids)}
+    return {cell: reason for cell, reason in read_left_out(layout.left_out).items() if cell in selected}
 
 
 def other_finished_runs(layout: Layout, runs: Sequence[RunStatus]) -> Counter[str]:
@@ -206,12 +216,19 @@ def heading(layout: Layout, grids_by_paper: Target) -> str:
     return filled(f"preset {layout.preset}: {'; '.join(papers)}")
 
 
-def status_text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = None, *, every: bool = False) -> str:
-    """Counts of states, a table of runs, and the reasons of failed runs.
+def status_text(
+    runs: Sequence[RunStatus],
+    others: Mapping[str, int] | None = None,
+    left_out: Mapping[str, str] | None = None,
+    *,
+    every: bool = False,
+) -> str:
+    """Counts of states, a table of runs, and the reasons of failed runs and of cells that are left out.
 
     Args:
         runs: runs of `run_statuses`.
         others: counts of `other_finished_runs`.
+        left_out: reasons of `left_out_cells`.
         every: also show finished and waiting runs in the table.
     """
     counts = Counter(run.state for run in runs)
@@ -221,6 +238,7 @@ def status_text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = No
     if shown:
         header = ["run", "state", "step", "owner", "heart-beat"]
         parts.append(table(header, map(_row, shown), left=["state", "owner"], wraps=["owner", "heart-beat"]))
+    parts += [left_out_text(left_out)] if left_out else []
     parts += [
         "\n".join([f"{run.cell} seed {run.seed}: {run.detail[0]}", *run.detail[1:]]) for run in shown if run.detail
     ]
@@ -233,6 +251,11 @@ def others_text(others: Mapping[str, int]) -> str:
     papers = ", ".join(f"{number} of {paper}" for paper, number in sorted(others.items()))
     runs = "finished run" if count == 1 else "finished runs"
     return filled(f"also {count} {runs} of other cells: {papers} (`redraft list` shows which)")
+
+
+def left_out_text(left_out: Mapping[str, str]) -> str:
+    """A line for each cell that a campaign left out."""
+    return "\n".join(filled(f"left out: {cell}: does not fit: {reason}", "  ") for cell, reason in left_out.items())
 
 
 def _row(run: RunStatus) -> list[str]:
