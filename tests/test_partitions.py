@@ -165,6 +165,7 @@ def a_job(rule, jobid=0, local=False, **resources):
     return SimpleNamespace(
         rule=SimpleNamespace(name=rule),
         wildcards_dict={},
+        is_group=lambda: False,
         jobid=jobid,
         is_local=local,
         threads=1,
@@ -177,7 +178,7 @@ def a_workflow(*jobs, cores=2, local_cores=None, **executor):
     scheduler = SimpleNamespace(_executor=SimpleNamespace(**executor), global_resources={}, resources={})
     return SimpleNamespace(
         scheduler=scheduler,
-        dag=SimpleNamespace(needrun_jobs=lambda: iter(jobs)),
+        dag=SimpleNamespace(needrun_jobs=lambda: iter(jobs), get_job_group=lambda job: None),
         local_exec=not executor,
         resource_settings=SimpleNamespace(cores=cores, local_cores=local_cores),
     )

@@ -222,7 +222,7 @@ def test_a_rule_s_resources_are_those_of_its_stage_for_the_job_s_model():
     assert train["gpus"] == 8
     assert inputs.resources("grade")["cpus_per_task"] == 1
     assert "gpus" not in inputs.resources("grade")
-    assert inputs.resources("make_model") == {}, "no model is made"
+    assert inputs.resources("make_model") == {"in_turn": 1}, "no model is made"
 
 
 def test_a_model_that_is_made_needs_a_core_for_minutes_and_no_gpu():
@@ -233,6 +233,7 @@ def test_a_model_that_is_made_needs_a_core_for_minutes_and_no_gpu():
         "runtime": 60,
         "mem_mb": 3072,
         "cpus_per_task": 1,
+        "in_turn": 1,
     }
     assert re.fullmatch(inputs.roles(made=True), "qwen2.5-32b@2")
     assert not any(re.fullmatch(inputs.roles(made=made), "qwen2x5-32b") for made in (True, False))

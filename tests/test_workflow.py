@@ -78,6 +78,20 @@ def test_models_that_are_trained_are_jobs_and_no_other_is(preset, made, tmp_path
     assert set(counts) == {"make_model" if made else "import_model"}
 
 
+def test_groups_of_grading_jobs_are_fewer_submissions_that_request_one_job_s_memory(tmp_path):
+    folder = copy_to(tmp_path)
+    (folder / "slurm").symlink_to("profiles/slurm")
+    lines = []
+    for groups in ([], ["--groups", "grade=grading", "diversity=grading", "--group-components", "grading=5"]):
+        result = snakemake(folder, "seeds=2", "-n", "--profile", "slurm", *groups)
+        assert result.returncode == 0, result.stderr
+        lines.append(" ".join((result.stdout + result.stderr).split()))
+    alone, grouped = lines
+    assert "Slurm: 22 submissions of 22 jobs, at most 64 at a time" in alone
+    assert "Slurm: 14 submissions of 22 jobs" in grouped
+    assert "group grading has up to 5 jobs, one after another, and requests 1 processor, 3 GiB for 5 hours" in grouped
+
+
 def cells_of(experiments, grids):
     return {cell.name for cell in experiments.cells("spec_rl", grids)}
 

@@ -14,10 +14,11 @@ from redraft.ops.slurm.waiting import watch_queue
 from redraft.ops.workflow import dry_run, job_times
 from redraft.ops.workflow.code_hash import code_of
 from redraft.ops.workflow.other_owners import check_before_lock, check_no_other_owner
-from redraft.ops.workflow.fit import Fit, cluster_of, record_left_out
+from redraft.ops.workflow.fit import Fit, cluster_of, record_left_out, submits
 from redraft.ops.workflow.plan import Call, CampaignPlan, problem_files
 from redraft.ops.workflow.rule_inputs import STAGES, Declarations, RuleInputs
 from redraft.ops.workflow.scale import inspect_functions_once, list_examples
+from redraft.ops.workflow.submissions import slurm_lines
 from redraft.ops.workflow.supply import count_devices, lift_rate_limit, limit_local_jobs
 
 
@@ -93,12 +94,19 @@ def cost_of_training(runs):
     return cost.training_line([cell for cell, _ in runs], EXPERIMENTS, PRESET, LAYOUT)
 
 
+def lines_about_slurm(jobs):
+    """Lines of a dry run about what the call would submit to Slurm; none for other calls."""
+    if not submits(sys.argv[1:]):
+        return []
+    return slurm_lines(workflow, jobs, lambda wildcards: run_of(wildcards).engine)
+
+
 if workflow.is_main_process:
     checked(require_writable)(Path("results"))
     check_before_lock(workflow, checked(check_no_other_owner))
     inspect_functions_once()
     list_examples(workflow)
-    dry_run.announce(workflow, PRESET, sys.argv, cost_of_training)
+    dry_run.announce(workflow, PRESET, sys.argv, cost_of_training, lines_about_slurm)
 
 
 wildcard_constraints:

@@ -28,9 +28,15 @@ def check_requests(workflow: Any, stages: Mapping[str, str], site: Path) -> None
     """
     if not on_slurm(workflow):
         return
-    submitted = (job for job in workflow.dag.needrun_jobs() if not job.is_local)
-    requests = ((stages[job.rule.name], request_of(job.resources), subject(job.wildcards_dict)) for job in submitted)
+    dag = workflow.dag
+    submitted = [(job, dag.get_job_group(job) or job) for job in dag.needrun_jobs() if not job.is_local]
+    requests = ((stages[j.rule.name], request_of(whole.resources), subject(j.wildcards_dict)) for j, whole in submitted)
     check_startable(requests, partitions(), site)
+
+
+def jobs_in(submission: Any) -> list[Any]:
+    """Snakemake's jobs of a submission, which may be a group of them."""
+    return list(submission.jobs) if submission.is_group() else [submission]
 
 
 def subject(wildcards: Mapping[str, str]) -> str:

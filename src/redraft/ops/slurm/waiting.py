@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from redraft.ops.slurm.feasibility import candidates, mismatch, on_slurm, request_of
+from redraft.ops.slurm.feasibility import candidates, jobs_in, mismatch, on_slurm, request_of
 from redraft.ops.slurm.jobs import output_of
 from redraft.ops.slurm.partitions import partitions
 
@@ -71,7 +71,9 @@ class Queue:
             return
         mine = {job: row for job, row in parse_queue(output).items() if job in self.jobs}
         states = {
-            self.jobs[job].jobid: "waiting" if state == "PENDING" else "running" for job, (state, _) in mine.items()
+            part.jobid: "waiting" if state == "PENDING" else "running"
+            for job, (state, _) in mine.items()
+            for part in jobs_in(self.jobs[job])
         }
         if states != self._states:
             self._states = states
@@ -82,7 +84,7 @@ class Queue:
         stuck: dict[tuple[str, str], list[str]] = defaultdict(list)
         for job, (_, reason) in mine.items():
             if NEVER_STARTS.fullmatch(reason):
-                stuck[self.stages[self.jobs[job].rule.name], reason].append(job)
+                stuck[self.stages[jobs_in(self.jobs[job])[0].rule.name], reason].append(job)
         for (stage, reason), jobs in stuck.items():
             if (stage, reason) not in self._warned and (text := self._warning(stage, reason, jobs)):
                 self._warned.add((stage, reason))

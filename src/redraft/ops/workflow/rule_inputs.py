@@ -31,6 +31,8 @@ STAGES: Mapping[str, Stage] = {
     "make_model": "grade",
 }
 """Stage of the site file for each rule whose jobs go to Slurm."""
+IN_TURN = "in_turn"
+"""Resource of which each submission to Slurm has one, so that jobs of a group run one after another."""
 NOTHING = "(?!)"
 """Regular expression without a match."""
 Kind = Literal["family", "measured", "figures", "cases", "reported"]
@@ -129,8 +131,10 @@ class RuleInputs:
         return min(gpus, 1) if rule == "calibrate" else gpus
 
     def resources(self, rule: str) -> dict[str, Any]:
-        """A rule's resources on Slurm, some by the job's models, and its GPUs on this machine."""
+        """A rule's resources on Slurm, some by the job's models, its GPUs on this machine, and `IN_TURN`."""
+        return self._resources(rule) | {IN_TURN: 1}
 
+    def _resources(self, rule: str) -> dict[str, Any]:
         def resource(name: str) -> Callable[[Any], int | str | None]:
             return lambda wildcards: self._requested(STAGES[rule], *self._models(wildcards)).get(name)
 
