@@ -26,6 +26,8 @@ rule make_model:
 use rule make_model as import_model with:
     wildcard_constraints:
         role=INPUTS.roles(made=False),
+    resources:
+        in_turn=0,  # several at once
 
 
 # On a busy machine a sweep may fit no roofline and is rejected; the retries measure another one.
