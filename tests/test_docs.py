@@ -88,7 +88,7 @@ def commands_of(page):
             yield shlex.split(line, comments=True)
 
 
-CONFIG = {"preset", "papers", "cells", "seeds"}
+CONFIG = {"preset", "papers", "cells", "seeds", "without_unfitting"}
 PROGRAM = typer.main.get_command(app)
 
 

@@ -49,6 +49,7 @@ ALLOWED = {
         "redraft.cli.terminal",
         "redraft.config",
         "redraft.ops.locking",
+        "redraft.ops.sizing",
         "redraft.ops.slurm",
         "redraft.provenance",
         "redraft.result_files",

@@ -107,41 +107,51 @@ def test_the_same_nodes_must_have_all_that_a_job_asks_for():
 
 
 def test_of_requests_that_differ_in_memory_alone_the_largest_is_rejected():
+    large, wide = replace(SMALL, memory_mb=30000), replace(SMALL, cpus=9)
     requests = [
-        ("train", SMALL),
-        ("train", replace(SMALL, memory_mb=30000)),
-        ("train", replace(SMALL, memory_mb=9000)),
-        ("train", replace(SMALL, cpus=9)),
-        ("grade", SMALL),
+        ("train", SMALL, "p/a"),
+        ("train", large, "p/c"),
+        ("train", replace(SMALL, memory_mb=9000), "p/b"),
+        ("train", wide, "p/d"),
+        ("grade", SMALL, ""),
     ]
-    assert sorted(largest_requests(requests), key=str) == sorted(requests[1:2] + requests[3:], key=str)
+    found = {(stage, request): names for stage, request, names in largest_requests(requests)}
+    assert found == {("train", large): ["p/a", "p/b", "p/c"], ("train", wide): ["p/d"], ("grade", SMALL): []}
 
 
 def test_what_could_never_start_is_rejected_once_with_all_that_must_be_set():
     paper = JobRequest(minutes=5760, cpus=64, memory_mb=819200, gpus=8)
     with pytest.raises(UserError) as error:
         check_startable(
-            [("train", paper), ("grade", SMALL), ("evaluate", replace(SMALL, partitions=("gpu", "none")))], TEST, SITE
+            [
+                ("train", paper, "ar3po/32b-dapo"),
+                ("train", replace(paper, memory_mb=409600), "ar3po/dapo"),
+                ("grade", SMALL, "ar3po/dapo"),
+                ("evaluate", replace(SMALL, partitions=("gpu", "none")), ""),
+            ],
+            TEST,
+            SITE,
         )
     assert str(error.value) == (
         "profiles/slurm/site.yaml: these jobs could never start, so none was submitted\n"
+        "  evaluate uses partition none, which does not exist; set partition to one of gpu, urgent, wide\n"
         "  train requests 64 processors, 800 GiB, 8 GPUs for 4 days\n"
         "    partition gpu (the default): 1 hour at most; 1 node of 8 processors, 19.53 GiB, 2 GPUs (pretended)\n"
         "    set stages.train.runtime and stages.train.cpus and stages.train.memory_gb and engine.gpus of the preset,"
         " or else stages.train.partition, in profiles/slurm/site.yaml\n"
         "    (a run resumes from its last checkpoint in the next attempt, so its limit may be shorter: add --retries)\n"
-        "  evaluate uses partition none, which does not exist; set partition to one of gpu, urgent, wide"
+        "    these are jobs of ar3po/dapo, ar3po/32b-dapo"
     )
 
 
 def test_nothing_is_rejected_that_one_of_its_partitions_takes_or_of_which_nothing_is_known():
     wide = replace(SMALL, nodes=2)
-    check_startable([("train", replace(wide, partitions=("gpu", "wide")))], TEST, SITE)
-    check_startable([("train", replace(wide, partitions=("gpu",)))], {}, SITE)
+    check_startable([("train", replace(wide, partitions=("gpu", "wide")), "")], TEST, SITE)
+    check_startable([("train", replace(wide, partitions=("gpu",)), "")], {}, SITE)
     with pytest.raises(UserError, match="engine.nodes"):
-        check_startable([("train", replace(wide, partitions=("gpu", "urgent")))], TEST, SITE)
+        check_startable([("train", replace(wide, partitions=("gpu", "urgent")), "")], TEST, SITE)
     no_default = {name: replace(partition, default=False) for name, partition in TEST.items()}
-    check_startable([("train", wide)], no_default, SITE)
+    check_startable([("train", wide, "")], no_default, SITE)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +164,8 @@ def test_times_in_words(minutes, text):
 def a_job(rule, jobid=0, local=False, **resources):
     return SimpleNamespace(
         rule=SimpleNamespace(name=rule),
+        wildcards_dict={},
+        is_group=lambda: False,
         jobid=jobid,
         is_local=local,
         threads=1,
@@ -166,7 +178,7 @@ def a_workflow(*jobs, cores=2, local_cores=None, **executor):
     scheduler = SimpleNamespace(_executor=SimpleNamespace(**executor), global_resources={}, resources={})
     return SimpleNamespace(
         scheduler=scheduler,
-        dag=SimpleNamespace(needrun_jobs=lambda: iter(jobs)),
+        dag=SimpleNamespace(needrun_jobs=lambda: iter(jobs), get_job_group=lambda job: None),
         local_exec=not executor,
         resource_settings=SimpleNamespace(cores=cores, local_cores=local_cores),
     )
@@ -174,15 +186,13 @@ def a_workflow(*jobs, cores=2, local_cores=None, **executor):
 
 def test_the_request_of_a_job_follows_from_its_resources():
     resources = {"runtime": 90, "cpus_per_task": 4, "mem_mb": 2048, "nodes": 2, "slurm_partition": "a,b", "qos": "q"}
-    assert request_of(a_job("train", **resources, gres="gpu:h100:8")) == JobRequest(
-        90, 4, 2048, 8, "h100", 2, ("a", "b"), "q"
-    )
-    assert request_of(a_job("train", gres="gpu:8")).gpus == 8
-    numbered = request_of(a_job("train", gres="gpu:3090:2"))
+    assert request_of(resources | {"gres": "gpu:h100:8"}) == JobRequest(90, 4, 2048, 8, "h100", 2, ("a", "b"), "q")
+    assert request_of({"gres": "gpu:8"}).gpus == 8
+    numbered = request_of({"gres": "gpu:3090:2"})
     assert (numbered.gpu_model, numbered.gpus) == ("3090", 2)
-    hyphenated = request_of(a_job("train", slurm_extra="--exclusive --gpus-per-node=a100-sxm4-80gb:4"))
+    hyphenated = request_of({"slurm_extra": "--exclusive --gpus-per-node=a100-sxm4-80gb:4"})
     assert (hyphenated.gpu_model, hyphenated.gpus) == ("a100-sxm4-80gb", 4)
-    assert request_of(a_job("grade")).gpus == 0
+    assert request_of({}).gpus == 0
 
 
 def test_only_jobs_that_are_submitted_to_slurm_are_checked(monkeypatch):

@@ -1,6 +1,7 @@
 """What a call of Snakemake wants, without Snakemake: papers, cells with reasons, seeds, files and resources."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from redraft.config import Experiments, run_fingerprint
+from redraft.config.requests import Request
 from redraft.config.site import Site
 from redraft.errors import UserError
 from redraft.ops.workflow.plan import PAPERS, Call, CampaignPlan, problem_files
@@ -229,10 +231,27 @@ def test_a_rule_s_resources_are_those_of_its_stage_for_the_job_s_model():
         "grade": 0,
         "lighteval": 0,
         "diversity": 0,
+        "make_model": 0,
     }
     assert train["gpus"] == 8
     assert inputs.resources("grade")["cpus_per_task"] == 1
     assert "gpus" not in inputs.resources("grade")
+    assert inputs.resources("make_model") == {"in_turn": 1}, "no model is made"
+
+
+def test_a_model_that_is_made_needs_a_core_for_minutes_and_no_gpu():
+    inputs = RuleInputs(planned(preset="smoke"), Site(stages={"grade": Request(partition="cpu")}))
+    assert inputs.resources("make_model") == {
+        "slurm_partition": "cpu",
+        "nodes": 1,
+        "runtime": 60,
+        "mem_mb": 3072,
+        "cpus_per_task": 1,
+        "in_turn": 1,
+    }
+    assert re.fullmatch(inputs.roles(made=True), "qwen2.5-32b@2")
+    assert not any(re.fullmatch(inputs.roles(made=made), "qwen2x5-32b") for made in (True, False))
+    assert not re.fullmatch(inputs.roles(made=False), "qwen2.5-32b")
 
 
 def test_tables_figures_and_claims_wait_for_their_declarations():

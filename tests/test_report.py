@@ -29,6 +29,7 @@ from redraft.config import Experiments
 from redraft.config.base import STEP_STAGES
 from redraft.files import read_json, write_json
 from redraft.layout import Layout
+from redraft.ops.workflow.fit import record_left_out
 from redraft.result_files import write_with_hash
 from tests.browser import dom
 
@@ -36,6 +37,7 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = {name: benchmark.role for name, benchmark in Experiments(ROOT).preset("tiny").benchmarks.items()}
 CELLS = {"grpo-vanilla": 1.0, "grpo-spec-l0.5": 0.4, "grpo-spec-l0": 0.6}
 """Cell to the share of tokens that it decodes."""
+LEFT_OUT = "spec_rl/14b-grpo-vanilla"
 KEPT = {"tables": (1, 3, 4, 10, 101), "figures": (1, 4, 7, 101)}
 CASE = {
     "kind": "corrected",
@@ -183,6 +185,7 @@ def campaign(tmp_path_factory):
             (folder / file.name).rename(file)
         write_with_hash(layout.cases("spec_rl").with_suffix(".json"), CASES)
         stages.cases("tiny", "spec_rl")
+        record_left_out(layout, {LEFT_OUT: "too large"})
         stages.report("tiny", ["spec_rl"])
     return folder
 
@@ -279,7 +282,11 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     assert summary["missing"]["command"] == "snakemake reproduction --config preset=tiny papers=spec_rl"
     experiments = Experiments(ROOT)
     cells = experiments.cells("spec_rl", experiments.grids("spec_rl", beyond_paper=False))
-    assert summary["missing"]["runs"] == 3 * len(cells) - 2 * len(CELLS), "three seeds, of which two were run"
+    wanted = [cell for cell in cells if cell.id != LEFT_OUT]
+    assert len(wanted) == len(cells) - 1
+    assert summary["missing"]["runs"] == 3 * len(wanted) - 2 * len(CELLS), "three seeds, of which two were run"
+    assert summary["left_out"] == {LEFT_OUT: "too large"}
+    assert f"Left out: {LEFT_OUT}: does not fit: too large." in first
     assert f"{summary['missing']['runs']} runs of the papers are missing" in first
 
 

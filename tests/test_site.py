@@ -80,7 +80,7 @@ def test_a_type_of_gpus_may_be_a_number_or_have_hyphens(named, argument, nodes):
     assert argument in call
     assert {"--nodes=1", "--nodes=2"} & {*call} == {f"--nodes={nodes}"}
     assert sum(part.startswith(("--gres", "--gpus")) for part in call) == 1
-    found = requested(job)
+    found = requested(job.resources)
     assert (found.gpu_model, found.gpus, found.nodes) == ("" if named is None else str(named), 8, nodes)
 
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from verl.utils.experimental.torch_functional import FusedLinearForPPO
 
 from redraft.cli.app import main
-from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
+from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel, requests
 from redraft.config.trainer import InProcessEngine, TrainerConfig, VerlEngine
 from redraft.config.verl_keys import SITE_KEYS, under
 from redraft.engines.vllm.engine import WORKER
@@ -146,19 +146,33 @@ def test_master_weights_are_float32_and_passes_bfloat16():
     [
         ({"SLURM_CPUS_PER_TASK": "64", "SLURM_CPUS_ON_NODE": "128"}, 64),
         ({"SLURM_CPUS_ON_NODE": "48"}, 48),
+        ({"SLURM_CPUS_PER_TASK": "4"}, 34),
         ({"SLURM_CPUS_ON_NODE": ""}, None),
         ({}, None),
     ],
 )
-def test_ray_counts_the_cpus_of_the_slurm_job(variables, cpus, monkeypatch, folder):
+def test_ray_counts_the_cpus_of_the_slurm_job_and_never_fewer_than_it_reserves(variables, cpus, monkeypatch, folder):
+    monkeypatch.setattr("os.cpu_count", lambda: 34)
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert composed(paper("grpo-vanilla")).ray_kwargs.ray_init.num_cpus == cpus
+    monkeypatch.setattr("os.cpu_count", lambda: 33)
+    assert composed(paper("grpo-vanilla")).ray_kwargs.ray_init.num_cpus == (cpus or 34)
     assert composed(paper("grpo-vanilla", nodes=2)).ray_kwargs.ray_init.num_cpus is None, "each node counts its own"
     keys = {"ray_kwargs.ray_init.num_cpus": 16}
     assert composed(with_site_keys(folder, keys)).ray_kwargs.ray_init.num_cpus == 16
+
+
+def test_what_ray_reserves_is_what_verl_declares():
+    from verl.single_controller.ray.base import ResourcePoolManager
+
+    assert ResourcePoolManager.max_colocate_count == requests.BUNDLE_CPUS
+    assert OmegaConf.select(composed(paper("grpo-vanilla")), requests.STORAGE_UNITS) == requests.DEFAULT_STORAGE_UNITS
+    assert OmegaConf.select(composed(paper("grpo-vanilla"), gpu=False), requests.STORAGE_UNITS) == 1, (
+        "as counted without GPUs"
+    )
 
 
 def test_bitwise_is_verl_s_full_determinism_and_vllm_s_batch_invariance(monkeypatch):

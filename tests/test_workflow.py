@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import yaml
 
 from redraft.config import Experiments
 from redraft.files import sha256
+from redraft.ops.workflow.rule_inputs import STAGES
 from tests.checkout import called, copy_to, snakemake
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +40,57 @@ def planned(folder, *arguments):
 def test_the_files_are_lint_clean():
     lint = called(ROOT, "snakemake", "--lint")
     assert lint.returncode == 0, lint.stdout + lint.stderr
+
+
+RULES = """
+import sys
+from pathlib import Path
+from snakemake.api import SnakemakeApi
+from snakemake.settings.types import ConfigSettings, ResourceSettings
+
+with SnakemakeApi() as api:
+    config = ConfigSettings(config={"preset": sys.argv[1]})
+    parsed = api.workflow(ResourceSettings(cores=1), config_settings=config, snakefile=Path("Snakefile"))
+    parsed.dag()
+    workflow = parsed._workflow
+    for rule in workflow.rules:
+        local = rule.norun or rule.name in workflow._localrules
+        print("local" if local else "submitted", rule.name)
+"""
+"""Script that prints each rule of a preset, and whether a cluster's job runs it."""
+
+
+def test_beside_a_cluster_only_downloads_and_what_is_light_run_here(tmp_path):
+    lines = called(copy_to(tmp_path), sys.executable, "-c", RULES, "smoke", real=True).stdout.splitlines()
+    rules = {kind: {line.split()[1] for line in lines if line.startswith(kind)} for kind in ("local", "submitted")}
+    targets = {"all", "reproduction", "extras", "timing", "laboratory"}
+    downloads = {"import_model", "prepare_data", "lighteval_environment"}
+    light = {"distributions", "collect", "measure", "tables", "figures", "choose_cases", "cases", "claims", "report"}
+    assert rules["local"] == targets | downloads | light | {"track"}
+    assert rules["submitted"] == set(STAGES)
+
+
+@pytest.mark.parametrize(("preset", "made"), [("smoke", True), ("smol", False)])
+def test_models_that_are_trained_are_jobs_and_no_other_is(preset, made, tmp_path):
+    result = snakemake(copy_to(tmp_path), "-n", preset=preset)
+    assert result.returncode == 0, result.stderr
+    text = result.stdout + result.stderr
+    assert set(re.findall(r"^(\w+_model) +\d+$", text, flags=re.M)) == {"make_model" if made else "import_model"}
+    assert ("in_turn=0" in text) != made, "beside a cluster several models are downloaded at once"
+
+
+def test_groups_of_grading_jobs_are_fewer_submissions_that_request_one_job_s_memory(tmp_path):
+    folder = copy_to(tmp_path)
+    (folder / "slurm").symlink_to("profiles/slurm")
+    lines = []
+    for groups in ([], ["--groups", "grade=grading", "diversity=grading", "--group-components", "grading=5"]):
+        result = snakemake(folder, "seeds=2", "-n", "--profile", "slurm", *groups)
+        assert result.returncode == 0, result.stderr
+        lines.append(" ".join((result.stdout + result.stderr).split()))
+    alone, grouped = lines
+    assert "Slurm: 22 submissions of 22 jobs, at most 64 at a time" in alone
+    assert "Slurm: 14 submissions of 22 jobs" in grouped
+    assert "group grading has up to 5 jobs, one after another, and requests 1 processor, 3 GiB for 5 hours" in grouped
 
 
 def cells_of(experiments, grids):

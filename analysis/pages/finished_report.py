@@ -35,6 +35,7 @@ class _Missing(Typed):
 class _Summary(Typed):
     papers: dict[str, _Paper]
     missing: _Missing
+    left_out: dict[str, str] = {}
 
 
 SUMMARY: TypeAdapter[Any] = TypeAdapter(_Summary)
@@ -57,7 +58,7 @@ def headline_summary(layout: Layout) -> dict[str, Any]:
 
 
 def summary_text(summary: dict[str, Any], layout: Layout) -> str:
-    """The summary as text: sentences and verdicts by paper, the command for missing runs, and the page to open."""
+    """The summary as text: sentences and verdicts by paper, cells that do not fit, missing runs, the page to open."""
     lines = []
     for paper in summary["papers"].values():
         lines.append(f"\n{paper['method']}")
@@ -66,6 +67,8 @@ def summary_text(summary: dict[str, Any], layout: Layout) -> str:
             counted = ", ".join(f"{count} {verdict}" for verdict, count in paper["claims"].items())
             sentences.append(f"{sum(paper['claims'].values())} claims: {counted}")
         lines += [filled(f"  {sentence}", "    ") for sentence in sentences]
+    left_out = summary.get("left_out", {}).items()
+    lines += ["\n" + filled(f"left out: {cell}: does not fit: {reason}", "  ") for cell, reason in left_out]
     missing = summary["missing"]
     if missing["runs"]:
         minutes = f", about {missing['minutes']:.0f} minutes of training on one core" if missing["minutes"] else ""

@@ -26,7 +26,7 @@ from redraft.analysis.tables.cell_verdicts import MISSING
 from redraft.analysis.tables.files import read_table
 from redraft.config import Experiments, Preset, StepTable, TableWithoutRuns
 from redraft.layout import Layout
-from redraft.result_files import OBJECT, check_derived, check_own_hash, read_derived, read_with_hash
+from redraft.result_files import OBJECT, check_derived, check_own_hash, read_derived, read_left_out, read_with_hash
 
 
 @dataclass(frozen=True)
@@ -215,12 +215,19 @@ class Paper:
         graders = evaluation.graders(self.runs) if self.preset.evaluation.lighteval else []
         return evaluation.summary(self.runs) | {"graders": graders}
 
+    @cached_property
+    def left_out(self) -> dict[str, str]:
+        """Cells without finished runs that the latest campaign left out since they do not fit, with the reason."""
+        done = {f"{self.name}/{cell}" for cell in self.runs.runs["cell"]}
+        left_out = read_left_out(self.layout.left_out)
+        return {c: reason for c, reason in left_out.items() if c.startswith(f"{self.name}/") and c not in done}
+
     @property
     def missing(self) -> tuple[int, float]:
         """Number of unfinished runs of the paper's own grids, and an estimate of their minutes.
 
         The estimate uses the median time of finished runs; it is NaN if none is finished. Runs that the preset does not
-        support do not count.
+        support, and those of `left_out`, do not count.
         """
         experiments, preset = self.experiments, self.preset
         cells = experiments.cells(self.name, experiments.grids(self.name, beyond_paper=False))
@@ -229,6 +236,7 @@ class Paper:
             for cell in cells
             if cell.model in preset.models
             and cell.data in preset.data
+            and cell.id not in self.left_out
             and not experiments.run(cell.id, preset.seeds[0], preset.name).unsupported
         ]
         done = {(str(run.cell), int(run.seed)) for run in self.runs.runs.itertuples()}

@@ -57,6 +57,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         "labels": {f"{paper.name}/{cell}": label for paper in shown for cell, label in paper.labels.items()},
         "own_pages": [(paper.name, paper.method) for paper in shown if paper.own_page],
         "missing": _missing(layout.preset, shown),
+        "left_out": {cell: reason for paper in shown for cell, reason in paper.left_out.items()},
         "definitions": _definitions(code_root() / "docs/metrics.md"),
     }
     if observed := [paper for paper in shown if experiments.observed_cell(paper.name)]:
@@ -84,7 +85,8 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         }
         for paper in shown
     }
-    write_with_hash(layout.pages / "summary.json", {"papers": first_screen, "missing": common["missing"]})
+    summary = {"papers": first_screen, "missing": common["missing"], "left_out": common["left_out"]}
+    write_with_hash(layout.pages / "summary.json", summary)
     write_atomically(layout.report, TEMPLATES.get_template("entry.html.j2").render(preset=preset))
     record_report(layout)
 

@@ -201,6 +201,11 @@ class Layout:
         return self.folder / "calls.jsonl"
 
     @property
+    def left_out(self) -> Path:
+        """Cells that the latest call of Snakemake left out since they do not fit, with reasons, if there are any."""
+        return self.folder / "left_out.json"
+
+    @property
     def tracking(self) -> Path:
         """MLflow's database."""
         return self.folder / "mlflow.db"

@@ -115,6 +115,15 @@ SCORES: TypeAdapter[Any] = TypeAdapter(Scores)
 STEP: TypeAdapter[Any] = TypeAdapter(Step)
 
 
+REASONS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
+
+
+def read_left_out(file: Path) -> dict[str, str]:
+    """Cells that the latest call of Snakemake left out since they do not fit, with reasons (`Layout.left_out`)."""
+    cells: dict[str, str] = read_typed(file, REASONS) if file.exists() else {}
+    return cells
+
+
 def read_typed(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -> Any:
     """Parse a JSON file whose content has these types and keys; the content is returned as it is.
 

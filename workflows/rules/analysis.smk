@@ -173,6 +173,7 @@ rule report:
     params:
         preset=PRESET.name,
         papers=lambda wildcards: papers(),
+        left_out=lambda wildcards: PLAN.unfitting,
     shell:
         "redraft stage redraft.analysis.stages:report {params.preset:q} {params.papers:q} > {log:q} 2>&1"
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from functools import wraps
+from functools import cache, wraps
 
 from redraft.cli.process import commands_on_path, repair_streams
 from redraft.config.site import load_site, site_file
@@ -14,9 +14,11 @@ from redraft.ops.slurm.waiting import watch_queue
 from redraft.ops.workflow import dry_run, job_times
 from redraft.ops.workflow.code_hash import code_of
 from redraft.ops.workflow.other_owners import check_before_lock, check_no_other_owner
+from redraft.ops.workflow.fit import Fit, cluster_of, record_left_out, submits
 from redraft.ops.workflow.plan import Call, CampaignPlan, problem_files
 from redraft.ops.workflow.rule_inputs import STAGES, Declarations, RuleInputs
 from redraft.ops.workflow.scale import inspect_functions_once, list_examples
+from redraft.ops.workflow.submissions import slurm_lines
 from redraft.ops.workflow.supply import count_devices, lift_rate_limit, limit_local_jobs
 
 
@@ -50,6 +52,20 @@ def check_transcriptions(experiments, paper):
     check_reported(experiments, paper)
 
 
+SITE = checked(load_site)()
+
+
+def fault_of_run(run):
+    """Reason why a run does not fit; the partitions are queried at the first call, in the main process only."""
+    return fit().fault(run)
+
+
+@cache
+def fit():
+    """Check of runs against the memory of GPUs and, if this call submits jobs, the cluster's nodes."""
+    return Fit(PRESET, SITE, cluster_of(sys.argv[1:]))
+
+
 PLAN = checked(CampaignPlan)(
     CALL,
     EXPERIMENTS,
@@ -57,9 +73,10 @@ PLAN = checked(CampaignPlan)(
     environment=os.environ,
     main=workflow.is_main_process,
     check=check_transcriptions,
+    fault=fault_of_run,
 )
 PRESET, LAYOUT = PLAN.preset, PLAN.layout
-INPUTS = RuleInputs(PLAN, checked(load_site)())
+INPUTS = RuleInputs(PLAN, SITE)
 DECLARED = Declarations(EXPERIMENTS)
 SITE_FILE = site_file()  # the checkout's file, for messages; jobs read its frozen copy
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
@@ -77,12 +94,19 @@ def cost_of_training(runs):
     return cost.training_line([cell for cell, _ in runs], EXPERIMENTS, PRESET, LAYOUT)
 
 
+def lines_about_slurm(jobs):
+    """Lines of a dry run about what the call would submit to Slurm; none for other calls."""
+    if not submits(sys.argv[1:]):
+        return []
+    return slurm_lines(workflow, jobs, lambda wildcards: run_of(wildcards).engine)
+
+
 if workflow.is_main_process:
     checked(require_writable)(Path("results"))
     check_before_lock(workflow, checked(check_no_other_owner))
     inspect_functions_once()
     list_examples(workflow)
-    dry_run.announce(workflow, PRESET, sys.argv, cost_of_training)
+    dry_run.announce(workflow, PRESET, sys.argv, cost_of_training, lines_about_slurm)
 
 
 wildcard_constraints:
@@ -104,6 +128,7 @@ onstart:
     limit_local_jobs(workflow)
     lift_rate_limit(workflow)
     checked(freeze.start)(workflow, PRESET.name, CHECKOUT_HASH)
+    record_left_out(LAYOUT, PLAN.unfitting)
     recognise_all_ends(workflow)
     cancel_whole_call(workflow)
     watch_queue(workflow, STAGES, SITE_FILE, INPUTS.steps)

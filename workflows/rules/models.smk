@@ -1,8 +1,8 @@
-# Initial policies, initialised and warm-started or downloaded from the hub, and their rooflines on this machine.
+# Initial policies, and their rooflines on this machine. A policy is trained here, or imported from the hub or a file.
 
 
 localrules:  # compute nodes may have no network
-    make_model,
+    import_model,
 
 
 rule make_model:
@@ -10,13 +10,24 @@ rule make_model:
         weights=LAYOUT.model("{role}") / "model.safetensors",
     log:
         LAYOUT.folder / "logs/models/{role}.log",
+    wildcard_constraints:
+        role=INPUTS.roles(made=True),
     threads: 1
+    resources:
+        **INPUTS.resources("make_model"),
     params:
         preset=PRESET.name,
         folder=subpath(output.weights, parent=True),
         model=lambda wildcards: INPUTS.part_fingerprint("models", wildcards.role),
     shell:
         "redraft stage redraft.train.initial_policy:make_model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | tee {log:q}"
+
+
+use rule make_model as import_model with:
+    wildcard_constraints:
+        role=INPUTS.roles(made=False),
+    resources:
+        in_turn=0,  # several at once
 
 
 # On a busy machine a sweep may fit no roofline and is rejected; the retries measure another one.

@@ -37,18 +37,20 @@ def status(
     """
     from redraft.config import Experiments
     from redraft.layout import Layout, require
-    from redraft.ops.workflow import status as states
+    from redraft.ops.workflow import status as statuses
 
     require("results")
     experiments, layout = Experiments(), Layout(preset)
-    grids = states.target(layout, experiments, [target] if target else [], grid)
-    runs = states.run_statuses(layout, experiments, grids)
-    others = states.other_finished_runs(layout, runs)
+    grids = statuses.target(layout, experiments, [target] if target else [], grid)
+    runs = statuses.run_statuses(layout, experiments, grids)
+    others = statuses.other_finished_runs(layout, runs)
+    left_out = statuses.left_out_cells(layout, experiments, grids)
     if as_json:
-        notes = [states.others_text(others)] if others else []
+        notes = [statuses.others_text(others)] if others else []
+        notes += [f"left out: {cell}: does not fit: {reason}" for cell, reason in left_out.items()]
         typer.echo(document("status", {"preset": preset, "grids": grids}, map(asdict, runs), notes))
     else:
-        typer.echo(f"{states.heading(layout, grids)}\n{states.status_text(runs, others, every=every)}")
+        typer.echo(f"{statuses.heading(layout, grids)}\n{statuses.status_text(runs, others, left_out, every=every)}")
     if damaged := [f"{run.cell} seed {run.seed}" for run in runs if run.state == "damaged"]:
         hint = "see its error above; `redraft run` makes a run again once its folder is removed"
         raise UserError("files of these runs are damaged", key="run", value=", ".join(damaged), hint=hint)

@@ -46,7 +46,15 @@ PROCESS_GIB = 20
 MULTIPLE_GIB = 16
 """Memory requests for GPU nodes are multiples of this, GiB."""
 GPU_CPUS = 8
-"""CPU cores per GPU: verl's workers request 3 from Ray, and its agents, storage and driver a few more."""
+"""CPU cores per GPU, more than `ray_cpus` on nodes of several GPUs."""
+BUNDLE_CPUS = 3
+"""CPUs in Ray's placement group for each GPU: `max_colocate_count` of verl's resource pool."""
+STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+"""Key of verl with the number of TransferQueue's storage actors, spread over the nodes; each reserves a CPU."""
+DEFAULT_STORAGE_UNITS = 8
+"""verl's default. A run on a CPU has one."""
+OTHER_CPUS = 2
+"""CPUs for TransferQueue's controller, and for actors without a reservation, which start only where a CPU is free."""
 
 
 class Request(Config):
@@ -97,17 +105,26 @@ def request_of(stage: Stage, preset: Preset) -> Request:
     )
 
 
+def ray_cpus(engine: VerlEngine) -> int:
+    """CPUs of each node that Ray's actors reserve under verl. Where Ray counts fewer, it waits forever and silently."""
+    units = engine.verl.get(STORAGE_UNITS, DEFAULT_STORAGE_UNITS if engine.gpus else 1)
+    return BUNDLE_CPUS * max(engine.gpus, 1) + math.ceil(units / engine.nodes) + OTHER_CPUS
+
+
 def _training(preset: Preset, size: float) -> Request:
     engine = preset.engine
     # `redraft cost` estimates 63 hours for the papers' longest run on the papers' GPUs; this is 1.5 times as long.
     runtime = "1h" if size < MAX_SMALL_PARAMETERS else "4d"
     if not engine.gpus:
         under_verl = engine.kind == "verl"
-        # On several nodes Ray counts the cores that Slurm granted, and its actors request more than they use.
-        cpus = GPU_CPUS if engine.nodes > 1 else engine.threads
+        # On several nodes Ray counts the cores that Slurm granted, and its actors reserve more than they use.
+        cpus = engine.threads
+        if isinstance(engine, VerlEngine) and engine.nodes > 1:
+            cpus = max(GPU_CPUS, ray_cpus(engine))
         state = size * 32 + _logits(preset, size)
         return Request(cpus=cpus, memory_gb=_on_cpu(state, 12 if under_verl else 2), runtime=runtime)
     replicas = engine.gpus // engine.tensor_parallel if isinstance(engine, VerlEngine) else 0
+    reserved = ray_cpus(engine) if isinstance(engine, VerlEngine) else 0
     # Bytes per parameter: if offloaded, weight, gradient and Adam's two moments in float32, for the actor and for PPO's
     # critic, else the weights of the reference policy, which FSDP2 always keeps in host memory; the weights of both in
     # full while they are loaded or saved; vLLM's weights in bfloat16.
@@ -117,7 +134,7 @@ def _training(preset: Preset, size: float) -> Request:
         offloaded = (32 if offloads else 4) / engine.nodes
     gathered, sampled = 8, 2 * replicas
     memory = _on_gpus(size * (offloaded + gathered + sampled), processes=engine.gpus)
-    return Request(cpus=GPU_CPUS * engine.gpus, memory_gb=memory, runtime=runtime)
+    return Request(cpus=max(GPU_CPUS * engine.gpus, reserved), memory_gb=memory, runtime=runtime)
 
 
 def _evaluation(preset: Preset, size: float) -> Request:

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from redraft.config import Experiments, Preset
 from redraft.config.data import HubProblems, ProblemFile
@@ -292,8 +291,9 @@ def _slurm(node: Node, campaign: Campaign) -> Iterator[Finding]:
     partitions = parse_partitions(limits, nodes)
     requests = []
     for stage in get_args(Stage):
-        job: Any = SimpleNamespace(resources=campaign.site.resources(stage, campaign.preset))
-        requests.append((stage, request_of(job)))
+        for role in campaign.preset.models:
+            resources = campaign.site.resources(stage, campaign.preset.of_models(role))
+            requests.append((stage, request_of(resources), role))
     try:
         check_startable(requests, partitions, campaign.site_file)
     except UserError as error:

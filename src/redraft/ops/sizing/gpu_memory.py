@@ -17,7 +17,7 @@ and its CUDA graphs and context remain. Estimates are rounded up, and no GPU was
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ FUSED = "actor_rollout_ref.model.use_fused_kernels"
 CHECKPOINTING = "actor_rollout_ref.model.enable_gradient_checkpointing"
 POLICIES = {"actor": f"{ACTOR}.offload_policy", "critic": "critic.fsdp.offload_policy"}
 ACCUMULATION = f"{ACTOR}.use_no_sync_for_gradient_accumulation"
+NO_CHECK = "engine.gpu_memory is the memory of a GPU in GiB; null leaves this check out"
 
 Bytes = Mapping[str, float]
 """Bytes by purpose."""
@@ -171,8 +172,12 @@ def _vllm(run: Run, engine: VerlEngine, shape: ModelConstants, share: float) -> 
     return parts | {"keys and values": share - sum(parts.values())}
 
 
-def alternatives(run: Run, shape: ModelConstants) -> list[str]:
-    """Changes of the engine with which a run fits, the smallest change first; each as settings of the preset."""
+def alternatives(run: Run, shape: ModelConstants, accepts: Callable[[VerlEngine], bool] = lambda _: True) -> list[str]:
+    """Changes of the engine with which a run fits, the smallest change first; each as settings of the preset.
+
+    Args:
+        accepts: further condition that an engine has to meet, such as enough memory on the cluster's nodes.
+    """
     trainer = run.trainer
     rows = trainer.most_prompts_per_update * trainer.group_size
     found = []
@@ -180,7 +185,7 @@ def alternatives(run: Run, shape: ModelConstants) -> list[str]:
         memory = gpu_memory(run.model_copy(update={"engine": engine}), shape)
         # verl rejects the others: the longest sequence is one pass, and GPUs have equal shares of an update.
         possible = engine.max_tokens_per_gpu >= memory.longest - 1 and rows % (engine.gpus * engine.nodes) == 0
-        found += [name] if possible and not memory.faults else []
+        found += [name] if possible and not memory.faults and accepts(engine) else []
     return found[:3]
 
 
@@ -214,28 +219,45 @@ def _candidates(run: Run) -> Iterator[tuple[str, VerlEngine]]:
         yield text.removeprefix(", "), engine.model_copy(update=changes)
 
 
-def check_fits(runs: Iterable[Run]) -> None:
-    """Raise a UserError if GPUs are too small for runs under verl; it names their cells and what would fit.
+def memory_fault(run: Run, accepts: Callable[[VerlEngine], bool] = lambda _: True) -> str:
+    """Reason why a run under verl does not fit into the memory of its GPUs, and what would fit; empty if it fits.
 
-    Models whose sizes are not known before they are fetched are not checked.
+    Models whose sizes are not known before they are fetched are not checked. `accepts` is that of `alternatives`.
     """
-    lines: dict[str, list[str]] = {}
-    for run in runs:
-        shape, engine = shape_of(run.model), run.engine
-        if shape is None or not isinstance(engine, VerlEngine) or engine.gpu_memory is None:
-            continue
-        if faults := gpu_memory(run, shape).faults:
-            fits = " or ".join(f"{{{text}}}" for text in alternatives(run, shape)) or "nothing that was tried"
-            reason = f"model {run.model_role}: {'; '.join(faults)}; this would fit: {fits}"
-            lines.setdefault(reason, []).append(f"{run.paper}/{run.cell}")
-    if lines:
-        cells = [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in lines.items()]
-        raise UserError(
-            "\n  ".join(["these cells do not fit into the memory of their GPUs", *cells]),
-            file=f"experiments/presets/{run.preset}.yaml",
-            key="engines, by model",
-            hint="engine.gpu_memory is the memory of a GPU in GiB; null leaves this check out",
-        )
+    shape, engine = shape_of(run.model), run.engine
+    if shape is None or not isinstance(engine, VerlEngine) or engine.gpu_memory is None:
+        return ""
+    faults = gpu_memory(run, shape).faults
+    return f"model {run.model_role}: {'; '.join(faults)}; {fitting_text(run, accepts)}" if faults else ""
+
+
+def fitting_text(run: Run, accepts: Callable[[VerlEngine], bool]) -> str:
+    """Engines with which a run would fit, as text; `accepts` is that of `alternatives`."""
+    shape = shape_of(run.model)
+    names = alternatives(run, shape, accepts) if shape and isinstance(run.engine, VerlEngine) else []
+    return f"this would fit: {' or '.join(f'{{{name}}}' for name in names) or 'nothing that was tried'}"
+
+
+def check_fits(runs: Iterable[Run]) -> None:
+    """Raise a UserError if GPUs are too small for runs under verl; it names their cells and what would fit."""
+    checked = list(runs)
+    reasons = {f"{run.paper}/{run.cell}": reason for run in checked if (reason := memory_fault(run))}
+    if reasons:
+        raise misfit_error(reasons, checked[0].preset)
+
+
+def misfit_error(reasons: Mapping[str, str], preset: str, hint: str = "") -> UserError:
+    """Error about cells that do not fit, with the reason of each; cells with the same reason share a line."""
+    cells: dict[str, list[str]] = {}
+    for cell, reason in reasons.items():
+        cells.setdefault(reason, []).append(cell)
+    lines = [f"{', '.join(names)}: {reason}" for reason, names in cells.items()]
+    return UserError(
+        "\n  ".join(["these cells do not fit", *lines]),
+        file=f"experiments/presets/{preset}.yaml",
+        key="engines, by model",
+        hint=f"{hint}{NO_CHECK}",
+    )
 
 
 def gib(size: float) -> str:

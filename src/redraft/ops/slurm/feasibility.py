@@ -10,6 +10,8 @@ from redraft.ops.slurm.partitions import SETTING_KEYS, JobRequest, Partition, pa
 
 GPU_OPTION = "--gpus-per-node="
 """Option of `redraft.config.site` for types of GPUs that the plugin rejects in `gres`."""
+StageRequest = tuple[str, JobRequest, str]
+"""Stage and request of a job, and the cell or model that it is for (`subject`)."""
 RETRIES_HINT = "a run resumes from its last checkpoint in the next attempt, so its limit may be shorter: add --retries"
 
 
@@ -26,9 +28,22 @@ def check_requests(workflow: Any, stages: Mapping[str, str], site: Path) -> None
     """
     if not on_slurm(workflow):
         return
-    submitted = (job for job in workflow.dag.needrun_jobs() if not job.is_local)
-    requests = ((stages[job.rule.name], request_of(job)) for job in submitted)
-    check_startable(largest_requests(requests), partitions(), site)
+    dag = workflow.dag
+    submitted = [(job, dag.get_job_group(job) or job) for job in dag.needrun_jobs() if not job.is_local]
+    requests = ((stages[j.rule.name], request_of(whole.resources), subject(j.wildcards_dict)) for j, whole in submitted)
+    check_startable(requests, partitions(), site)
+
+
+def jobs_in(submission: Any) -> list[Any]:
+    """Snakemake's jobs of a submission, which may be a group of them."""
+    return list(submission.jobs) if submission.is_group() else [submission]
+
+
+def subject(wildcards: Mapping[str, str]) -> str:
+    """Cell or model that a job is for; empty for the jobs of a whole paper."""
+    if "cell" in wildcards:
+        return f"{wildcards['paper']}/{wildcards['cell']}"
+    return wildcards.get("role", "")
 
 
 def on_slurm(workflow: Any) -> bool:
@@ -36,9 +51,9 @@ def on_slurm(workflow: Any) -> bool:
     return hasattr(workflow.scheduler._executor, "run_uuid")
 
 
-def request_of(job: Any) -> JobRequest:
-    """Request of a submitted job; the plugin rejects options of sbatch that would change it."""
-    has = job.resources.get
+def request_of(resources: Mapping[str, Any]) -> JobRequest:
+    """Request of a submitted job by its resources; the plugin rejects options of sbatch that would change it."""
+    has = resources.get
     gres = has("gres") or next(
         (f"gpu:{option.partition('=')[2]}" for option in (has("slurm_extra") or "").split() if GPU_OPTION in option),
         "gpu:0",
@@ -56,11 +71,17 @@ def request_of(job: Any) -> JobRequest:
     )
 
 
-def largest_requests(requests: Iterable[tuple[str, JobRequest]]) -> list[tuple[str, JobRequest]]:
-    """Of a stage's requests that differ in memory only, as for models of several sizes, keep the largest."""
-    largest: dict[tuple[str, JobRequest], tuple[str, JobRequest]] = {}
-    for stage, request in sorted(set(requests), key=lambda each: (each[0], each[1].memory_mb, str(each[1]))):
-        largest[stage, replace(request, memory_mb=0)] = (stage, request)
+def largest_requests(requests: Iterable[StageRequest]) -> list[tuple[str, JobRequest, list[str]]]:
+    """Of a stage's requests that differ in memory only, as for models of several sizes, keep the largest.
+
+    Returns:
+        Stage, request and the subjects of all requests that it is kept for.
+    """
+    largest: dict[tuple[str, JobRequest], tuple[str, JobRequest, list[str]]] = {}
+    for stage, request, name in sorted(set(requests), key=lambda each: (each[0], each[1].memory_mb, *map(str, each))):
+        kind = stage, replace(request, memory_mb=0)
+        names = largest[kind][2] if kind in largest else []
+        largest[kind] = (stage, request, [*names, name] if name else names)
     return list(largest.values())
 
 
@@ -71,20 +92,32 @@ def candidates(request: JobRequest, cluster: Mapping[str, Partition]) -> list[Pa
     return [partition for partition in cluster.values() if partition.default]
 
 
-def check_startable(requests: Iterable[tuple[str, JobRequest]], cluster: Mapping[str, Partition], site: Path) -> None:
+def never_starts(request: JobRequest, cluster: Mapping[str, Partition]) -> list[Partition]:
+    """Partitions that a job may use if it could start in none of them; empty if it could, or if they are unknown."""
+    allowed = candidates(request, cluster)
+    return allowed if all(partition.shortfalls(request) for partition in allowed) else []
+
+
+def check_startable(requests: Iterable[StageRequest], cluster: Mapping[str, Partition], site: Path) -> None:
     """Raise a UserError if jobs of a stage could start in none of their partitions; unknown partitions pass."""
     problems = []
-    for stage, request in requests:
-        allowed = candidates(request, cluster)
-        if missing := [name for name in request.partitions if cluster and name not in cluster]:
+    faulty = [each for each in requests if _missing(each[1], cluster) or never_starts(each[1], cluster)]
+    for stage, request, names in largest_requests(faulty):
+        if missing := _missing(request, cluster):
             problems.append(
                 f"{stage} uses partition {', '.join(missing)}, which does not exist; set partition to one of "
                 f"{', '.join(sorted(cluster))}"
             )
-        elif allowed and all(partition.shortfalls(request) for partition in allowed):
-            problems.append(f"{stage} {mismatch(stage, request, allowed, site)}")
+        else:
+            problem = f"{stage} {mismatch(stage, request, candidates(request, cluster), site)}"
+            problems.append(f"{problem}\n    these are jobs of {', '.join(names)}" if names else problem)
     if problems:
         raise UserError("\n  ".join(["these jobs could never start, so none was submitted", *problems]), file=site)
+
+
+def _missing(request: JobRequest, cluster: Mapping[str, Partition]) -> list[str]:
+    """Requested partitions that the cluster does not have."""
+    return [name for name in request.partitions if cluster and name not in cluster]
 
 
 def mismatch(

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from redraft.ops.slurm.feasibility import candidates, mismatch, on_slurm, request_of
+from redraft.ops.slurm.feasibility import candidates, jobs_in, mismatch, on_slurm, request_of
 from redraft.ops.slurm.jobs import output_of
 from redraft.ops.slurm.partitions import partitions
 
@@ -145,7 +145,7 @@ class Queue:
         stuck: dict[tuple[str, str], list[str]] = defaultdict(list)
         for job, row in mine.items():
             if row.waits and NEVER_STARTS.fullmatch(row.reason):
-                stuck[self.stages[self.jobs[job].rule.name], row.reason].append(job)
+                stuck[self.stages[jobs_in(self.jobs[job])[0].rule.name], row.reason].append(job)
         for (stage, reason), jobs in stuck.items():
             if (stage, reason) not in self._warned and (text := self._warning(stage, reason, jobs)):
                 self._warned.add((stage, reason))
@@ -158,15 +158,18 @@ class Queue:
         self._started |= started
         self._running = {job for job, row in rows.items() if row.runs}
         states = {
-            self.jobs[job].jobid: "waiting" if row.waits else "running"
+            part.jobid: "waiting" if row.waits else "running"
             for job, row in rows.items()
             if row.waits or row.runs
+            for part in jobs_in(self.jobs[job])
         }
         if states == self._states:
             return
         self._states = states
         waiting = list(states.values()).count("waiting")
-        seconds = {self.jobs[job].jobid: row.seconds for job, row in rows.items() if row.seconds is not None}
+        # Not of groups, whose jobs share the time of their submission.
+        alone = {job: row for job, row in rows.items() if row.seconds is not None and not self.jobs[job].is_group()}
+        seconds = {self.jobs[job].jobid: row.seconds for job, row in alone.items()}
         self.executor.logger.info(
             f"Slurm's queue: {waiting} jobs wait, {len(states) - waiting} run",
             extra={"slurm_states": states, "slurm_seconds": seconds},
@@ -183,7 +186,7 @@ class Queue:
         if time.monotonic() - self._stepped < STEPS_SECONDS:
             return
         self._stepped = time.monotonic()
-        known = (self.steps(self.jobs[job]) for job, row in rows.items() if row.runs)
+        known = (self.steps(part) for job, row in rows.items() if row.runs for part in jobs_in(self.jobs[job]))
         if runs := [each for each in known if each]:
             self._print("steps", steps_text(runs))
 
@@ -194,7 +197,7 @@ class Queue:
 
     def _warning(self, stage: str, reason: str, jobs: list[str]) -> str | None:
         """Warning about jobs of a stage that wait for one reason; None if they may start after all."""
-        request = request_of(self.jobs[jobs[0]])
+        request = request_of(self.jobs[jobs[0]].resources)
         head = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} of {stage} will never start: {reason} ({jobs[0]}"
         head += " and others); Ctrl-C ends all" if len(jobs) > 1 else "); Ctrl-C ends all"
         allowed = candidates(request, partitions())

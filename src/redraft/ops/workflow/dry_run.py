@@ -23,7 +23,13 @@ Runs = Iterable[tuple[str, int]]
 """Cells, as `paper/cell`, and seeds."""
 
 
-def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Callable[[Runs], str]) -> None:
+def announce(
+    workflow: Any,
+    preset: Preset,
+    arguments: Sequence[str],
+    cost: Callable[[Runs], str],
+    cluster: Callable[[Sequence[Any]], Iterable[str]] = lambda _: (),
+) -> None:
     """Register the summary with Snakemake's logger plugin; call this while rules are read.
 
     Args:
@@ -32,6 +38,7 @@ def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Call
         arguments: command line of this call, including the program.
         cost: returns the training cost of runs as a line, empty if unknown; called only if the time of training is
             unknown.
+        cluster: returns lines about the submission of jobs.
     """
 
     def summarise(time_text: Callable[[TimeLeft], str]) -> str:
@@ -51,6 +58,7 @@ def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Call
                 f"{preset.engine.dtype} takes {ratio:.1f} times as long as float32 on this processor; "
                 "set engine.dtype of the preset to change it (docs/real-model.md)"
             )
+        times += cluster(jobs)
         if len(graph.jobs) > LISTED_IN_FULL and not workflow.output_settings.printshellcmds:
             times.append(f"{EXAMPLES} jobs of each rule are listed above; -p lists all, with their commands")
         return summary(Counter(job.rule for job in graph.jobs.values() if job.rule), runs, times, arguments)

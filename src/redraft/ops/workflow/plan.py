@@ -13,17 +13,22 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from redraft.config import Cell, Data, Experiments, Preset, own
+from redraft.config import Cell, Data, Experiments, Preset, Run, own
 from redraft.config.base import Config
 from redraft.config.read import parse
 from redraft.config.windows import check_windows
 from redraft.errors import UserError
 from redraft.layout import Layout
+from redraft.ops.sizing.gpu_memory import misfit_error
 from redraft.ops.workflow import freeze
 from redraft.published import check_published
+from redraft.result_files import read_left_out
 
 PAPERS = "REDRAFT_PAPERS"
 """Environment variable with the papers, from the main process to its jobs' processes, which have other targets."""
+WITHOUT = "without_unfitting"
+"""Key of `--config` by which a campaign goes on without the cells that do not fit."""
+DOES_NOT_FIT = "does not fit"
 Runs = list[tuple[Cell, int]]
 
 
@@ -40,6 +45,8 @@ class Call(Config):
     """Names of papers, separated by commas; if empty, the target and the preset decide."""
     cells: str = ""
     """User-defined file of cells (`redraft.config.own`)."""
+    without_unfitting: bool = False
+    """Leave out cells whose runs do not fit into their GPUs or onto the cluster's nodes, instead of rejecting all."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Call":
@@ -67,6 +74,7 @@ class CampaignPlan:
         environment: variables that jobs inherit.
         main: false in a job's process, which reads the papers from the environment and skips the checks.
         check: further check of a paper's declarations, by code that this package does not import.
+        fault: returns why a run does not fit, with what would fit; empty if it fits (`redraft.ops.workflow.fit`).
 
     Raises:
         UserError: for an unknown preset or paper; from every method, for mistakes in experiment files.
@@ -80,9 +88,10 @@ class CampaignPlan:
         environment: MutableMapping[str, str],
         main: bool,
         check: Callable[[Experiments, str], None] = lambda *_: None,
+        fault: Callable[[Run], str] = lambda _: "",
     ) -> None:
         self.call, self.experiments, self.targets = call, experiments, targets
-        self.environment, self.main, self.check = environment, main, check
+        self.environment, self.main, self.check, self.fault = environment, main, check, fault
         preset = experiments.preset(call.preset)
         if call.seeds:
             preset = preset.model_copy(update={"seeds": list(range(call.seeds)), "more_seeds": {}})
@@ -190,9 +199,30 @@ class CampaignPlan:
             return misfit
         run = experiments.run(cell_id, preset.seeds[0], preset.name)
         missing = [file for file in problem_files(run.data) if not Path(file).exists()]
-        if run.unsupported or not missing or cell_id in self._default_cells(run.paper):
-            return run.unsupported
-        return f"{missing[0]} does not exist"
+        if run.unsupported or (missing and cell_id not in self._default_cells(run.paper)):
+            return run.unsupported or f"{missing[0]} does not exist"
+        unfitting = self.call.without_unfitting and self._unfitting(cell_id)
+        return f"{DOES_NOT_FIT}: {unfitting}" if unfitting else ""
+
+    @cache  # noqa: B019
+    def _unfitting(self, cell_id: str) -> str:
+        """Reason why an unfinished cell does not fit; a job's process reads it from the main process's file."""
+        if not self.main:
+            return self._recorded.get(cell_id, "")
+        run = self.experiments.run(cell_id, self.preset.seeds[0], self.preset.name)
+        seeds = self.experiments.seeds(self.experiments.cell(cell_id), self.preset)
+        return "" if all(self._is_finished(cell_id, seed) for seed in seeds) else self.fault(run)
+
+    @cached_property
+    def _recorded(self) -> dict[str, str]:
+        return read_left_out(self.layout.left_out)
+
+    @cached_property
+    def unfitting(self) -> dict[str, str]:
+        """The target's cells that this call leaves out since they do not fit, with the reason."""
+        return {
+            cell: self._unfitting(cell) for cell, reason in self.left_out().items() if reason.startswith(DOES_NOT_FIT)
+        }
 
     @cache  # noqa: B019
     def _default_cells(self, paper: str) -> set[str]:
@@ -214,17 +244,34 @@ class CampaignPlan:
         """Print the cells left out. With verl, let it check all runs in one process, since its import takes seconds.
 
         Raises:
-            SystemExit: if verl rejects a run; its message is printed.
+            SystemExit: if runs do not fit, or verl rejects one; the message is printed.
         """
         if not self.main:
             return
         for cell, reason in self.left_out().items():
             print(f"left out: {cell}: {reason}", file=sys.stderr)
+        try:
+            self._check_fits()
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
         if self.preset.engine.kind == "verl":
             cells = [cell.id for paper in self.papers for cell in self.wanted_cells(paper)]
             command = ["redraft", "stage", "redraft.train.verl.config:check_cells", self.preset.name, *cells]
             if subprocess.run(command, check=False).returncode:
                 sys.exit(2)
+
+    def _check_fits(self) -> None:
+        """Raise a UserError if a wanted cell does not fit, or if no cell of a paper is left."""
+        wanted = {paper: [cell.id for cell in self.wanted_cells(paper)] for paper in self.papers}
+        reasons = {cell: reason for cells in wanted.values() for cell in cells if (reason := self._unfitting(cell))}
+        if reasons:
+            raise misfit_error(reasons, self.preset.name, f"`--config {WITHOUT}=true` goes on without these cells; ")
+        for paper, cells in wanted.items():
+            if not cells and any(cell.partition("/")[0] == paper for cell in self.unfitting):
+                rest = [other for other, of_other in wanted.items() if of_other]
+                hint = f"name the other papers: papers={','.join(rest)}" if rest else None
+                raise UserError("no cell of this paper fits", file="--config", key=WITHOUT, value=paper, hint=hint)
 
     def _only_finished(self, paper: str) -> bool:
         """Whether to include only finished runs of a paper: for a user-defined paper that the call does not name."""

@@ -1,5 +1,6 @@
 """Inputs, params and resources of rules: runs, protocols, data, declarations, fingerprints and requests for Slurm."""
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, Literal
 
 from redraft.config import Benchmark, Experiments, Panel, Run, fingerprint, own, run_fingerprint, sampling_fingerprint
 from redraft.config.data import Data
+from redraft.config.model import TinyModel
 from redraft.config.preset import parted
 from redraft.config.requests import Stage, gpus_of
 from redraft.config.site import Site
@@ -27,8 +29,13 @@ STAGES: Mapping[str, Stage] = {
     "grade": "grade",
     "lighteval": "grade",
     "diversity": "grade",
+    "make_model": "grade",
 }
 """Stage of the site file for each rule whose jobs go to Slurm."""
+IN_TURN = "in_turn"
+"""Resource of which each submission to Slurm has one, so that jobs of a group run one after another."""
+NOTHING = "(?!)"
+"""Regular expression without a match."""
 Kind = Literal["family", "measured", "figures", "cases", "reported"]
 """Kinds of a paper's declarations: see `Declarations.names`."""
 
@@ -122,17 +129,27 @@ class RuleInputs:
             self.layout.model(run.model_role) / "model.safetensors",
         )
 
+    def roles(self, *, made: bool) -> str:
+        """Regular expression of the models that the workflow trains, or of those that it imports."""
+        names = [re.escape(role) for role, model in self.preset.models.items() if isinstance(model, TinyModel) == made]
+        return rf"({'|'.join(names)})(@\d+)?" if names else NOTHING
+
     def gpus(self, rule: str) -> int:
         """Number of GPUs of a rule's job; a roofline is measured on one GPU."""
         gpus = gpus_of(STAGES[rule], self.preset.engine)
         return min(gpus, 1) if rule == "calibrate" else gpus
 
     def resources(self, rule: str) -> dict[str, Any]:
-        """A rule's resources on Slurm, some by the job's models, and its GPUs on this machine."""
+        """A rule's resources on Slurm, some by the job's models, its GPUs on this machine, and `IN_TURN`."""
+        return self._resources(rule) | {IN_TURN: 1}
 
+    def _resources(self, rule: str) -> dict[str, Any]:
         def resource(name: str) -> Callable[[Any], int | str | None]:
             return lambda wildcards: self._requested(STAGES[rule], *self._models(wildcards)).get(name)
 
+        if rule == "make_model":
+            made = [role for role, model in self.preset.models.items() if isinstance(model, TinyModel)]
+            return dict(self.site.resources("grade", self.preset.of_models(*made))) if made else {}
         names = self.site.resources(STAGES[rule], self.preset)
         if STAGES[rule] == "grade":
             return dict(names)

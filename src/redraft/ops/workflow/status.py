@@ -17,7 +17,7 @@ from redraft.ops.locking.lease import EVALUATION
 from redraft.ops.workflow.plan import target_cells, target_grids
 from redraft.ops.workflow.reruns import files_to_make
 from redraft.provenance import hashes, local_content
-from redraft.result_files import check_records, check_run, finished_steps, read_manifest, read_record
+from redraft.result_files import check_records, check_run, finished_steps, read_left_out, read_manifest, read_record
 
 Target = Mapping[str, list[str] | None]
 """Papers of a status, each with the names of its grids or None for all grids."""
@@ -90,8 +90,11 @@ def target(
 
 
 def run_statuses(layout: Layout, experiments: Experiments, grids_by_paper: Target) -> list[RunStatus]:
-    """Status of each run of the selected grids, in the order of cells and seeds."""
-    preset = experiments.preset(layout.preset)
+    """Status of each run of the selected grids, in the order of cells and seeds.
+
+    Runs that wait are not among them if the latest campaign left out their cell (`left_out_cells`).
+    """
+    preset, left_out = experiments.preset(layout.preset), read_left_out(layout.left_out)
     runs = [
         experiments.run(cell.id, seed, preset.name)
         for paper, grids in grids_by_paper.items()
@@ -100,7 +103,8 @@ def run_statuses(layout: Layout, experiments: Experiments, grids_by_paper: Targe
         for seed in sorted({*experiments.seeds(cell, preset), *layout.seeds(cell.id)})
     ]
     wanted = {(run.paper, run.cell, run.seed): run for run in runs if not run.unsupported}
-    return _as_snakemake_plans(layout, [run_status(layout, run) for run in wanted.values()])
+    statuses = _as_snakemake_plans(layout, [run_status(layout, run) for run in wanted.values()])
+    return [run for run in statuses if run.state != "waiting" or run.cell not in left_out]
 
 
 def _as_snakemake_plans(layout: Layout, runs: Sequence[RunStatus]) -> list[RunStatus]:
@@ -125,6 +129,15 @@ def _as_snakemake_plans(layout: Layout, runs: Sequence[RunStatus]) -> list[RunSt
         step = 0 if state == "outdated" else finished_steps(folder)
         planned.append(replace(run, state=state, step=step) if judge else run)
     return planned
+
+
+def left_out_cells(layout: Layout, experiments: Experiments, grids_by_paper: Target) -> dict[str, str]:
+    """Cells of the selected grids that the latest campaign left out since they do not fit, with the reason."""
+    preset = experiments.preset(layout.preset)
+    selected = {
+        cell.id for paper, grids in grids_by_paper.items() for cell in target_cells(experiments, preset, paper, grids)
+    }
+    return {cell: reason for cell, reason in read_left_out(layout.left_out).items() if cell in selected}
 
 
 def other_finished_runs(layout: Layout, runs: Sequence[RunStatus]) -> Counter[str]:
@@ -248,12 +261,19 @@ def heading(layout: Layout, grids_by_paper: Target) -> str:
     return filled(f"preset {layout.preset}: {'; '.join(papers)}")
 
 
-def status_text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = None, *, every: bool = False) -> str:
-    """Counts of states, a table of runs, and the reasons of failed runs.
+def status_text(
+    runs: Sequence[RunStatus],
+    others: Mapping[str, int] | None = None,
+    left_out: Mapping[str, str] | None = None,
+    *,
+    every: bool = False,
+) -> str:
+    """Counts of states, a table of runs, and the reasons of failed runs and of cells that are left out.
 
     Args:
         runs: runs of `run_statuses`.
         others: counts of `other_finished_runs`.
+        left_out: reasons of `left_out_cells`.
         every: also show finished and waiting runs in the table.
     """
     counts = Counter(run.state for run in runs)
@@ -263,6 +283,7 @@ def status_text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = No
     if shown:
         header = ["run", "state", "step", "owner", "heart-beat"]
         parts.append(table(header, map(_row, shown), left=["state", "owner"], wraps=["owner", "heart-beat"]))
+    parts += [left_out_text(left_out)] if left_out else []
     parts += [
         "\n".join([f"{run.cell} seed {run.seed}: {run.detail[0]}", *run.detail[1:]]) for run in shown if run.detail
     ]
@@ -275,6 +296,11 @@ def others_text(others: Mapping[str, int]) -> str:
     papers = ", ".join(f"{number} of {paper}" for paper, number in sorted(others.items()))
     runs = "finished run" if count == 1 else "finished runs"
     return filled(f"also {count} {runs} of other cells: {papers} (`redraft list` shows which)")
+
+
+def left_out_text(left_out: Mapping[str, str]) -> str:
+    """A line for each cell that a campaign left out."""
+    return "\n".join(filled(f"left out: {cell}: does not fit: {reason}", "  ") for cell, reason in left_out.items())
 
 
 def _row(run: RunStatus) -> list[str]:

@@ -21,6 +21,7 @@ from zipfile import BadZipFile
 from omegaconf import OmegaConf, open_dict
 
 from redraft.config.experiment import Run
+from redraft.config.requests import ray_cpus
 from redraft.engines.torch.head import refuse_changing_rotation
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, write_atomically
@@ -37,7 +38,7 @@ from redraft.train.loop import TrainingLoop, inputs_of
 from redraft.train.verl.config import compose, environment
 from redraft.train.verl.problem_files import read_problems
 from redraft.train.verl.ray_cluster import ray_cluster, token
-from redraft.train.verl.settings import socket_variables
+from redraft.train.verl.settings import engine_of, socket_variables
 
 POLL_SECONDS = 0.5
 """Interval between reads of the records of a running process."""
@@ -163,7 +164,9 @@ class VerlTrainer:
         command = [sys.executable, "-m", "redraft.train.verl", str(file)]
         nodes, variables = self.run.engine.nodes, environment(self.gpu) | socket_variables(os.environ)
         gpus = self.run.engine.gpus if self.gpu else 1  # a CPU counts as one GPU
-        cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext(token())
+        cluster: Any = nullcontext(token())
+        if nodes > 1:
+            cluster = ray_cluster(nodes, gpus, ray_cpus(engine_of(self.run)), self.path, variables)
         # On a CPU this variable hides all GPUs, and Ray would reject the one that represents the CPU.
         inherited = {name: value for name, value in os.environ.items() if self.gpu or name != VISIBLE}
         with cluster as address, _process(command, inherited | variables | address, self.log) as process:

@@ -35,11 +35,14 @@ def token() -> dict[str, str]:
 
 
 @contextmanager
-def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def ray_cluster(
+    nodes: int, gpus: int, cpus: int, folder: Path, inherited: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
     """Ray on all nodes of this Slurm job, ended with the block.
 
     Args:
         gpus: number of GPUs that Ray counts on each node.
+        cpus: least number of CPUs that Ray counts on each node, even if Slurm granted fewer.
         inherited: environment variables for all of Ray's workers, which inherit those of their node's Ray, not those
             of the process that starts them.
 
@@ -70,6 +73,7 @@ def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str
         "redraft.train.verl.ray_cluster",
         address,
         str(gpus),
+        str(cpus),
     ]
     log = folder / LOG
     with log.open("ab") as output:
@@ -136,10 +140,10 @@ def start_command(address: str, rank: int, processors: int, gpus: int) -> list[s
     ]
 
 
-def main(address: str, gpus: str) -> None:
+def main(address: str, gpus: str, cpus: str) -> None:
     """Replace this process by Ray's process of the node."""
     rank, processors = (int(os.environ[name]) for name in ("SLURM_PROCID", "SLURM_CPUS_ON_NODE"))
-    arguments = start_command(address, rank, processors, int(gpus))
+    arguments = start_command(address, rank, max(processors, int(cpus)), int(gpus))
     os.execv(arguments[0], arguments)
 
 

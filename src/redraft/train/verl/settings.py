@@ -15,6 +15,7 @@ from typing import Any
 
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
+from redraft.config.requests import ray_cpus
 from redraft.config.trainer import VerlEngine
 from redraft.engines.vllm.engine import WORKER
 from redraft.files import socket_folder
@@ -258,7 +259,7 @@ def on_gpus(run: Run) -> Table:
         },
         "critic": _critic(run, engine.max_tokens_per_gpu, {"model": model, "fsdp": offload | exact}),
         "trainer": {"device": "cuda", "n_gpus_per_node": engine.gpus, "nnodes": engine.nodes},
-        "ray_kwargs": {"ray_init": _ray(run, **({"num_cpus": cpus} if (cpus := allocated_cpus()) else {}))},
+        "ray_kwargs": {"ray_init": _ray(run, **({"num_cpus": cpus} if (cpus := counted_cpus(engine)) else {}))},
     }
 
 
@@ -310,6 +311,16 @@ def on_cpu(run: Run) -> Table:
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "trainer": {"device": "cpu", "n_gpus_per_node": 1, "nnodes": run.engine.nodes},
     }
+
+
+def counted_cpus(engine: VerlEngine) -> int | None:
+    """CPUs that Ray counts on a single node; None if it may count them itself.
+
+    They are at least those that its actors reserve. Most actors only wait, and with fewer Ray would wait forever.
+    """
+    allocated, reserved = allocated_cpus(), ray_cpus(engine)
+    enough = (os.cpu_count() or 1) >= reserved
+    return max(allocated or 0, reserved) if allocated or not enough else None
 
 
 def allocated_cpus() -> int | None:
