@@ -74,7 +74,7 @@ def job_graph(workflow: Any, jobs: Iterable[Any] | None = None) -> JobGraph:
     submitted = [job for job in planned if not job.rule.norun and not workflow.is_local(job.rule)]
     cluster = partitions() if submitted else {}
     if cluster:
-        capacity |= shared_amounts(map(request_of, submitted), cluster)
+        capacity |= shared_amounts((request_of(job.resources) for job in submitted), cluster)
     return JobGraph({workflow.dag.jobid(job): _job(workflow, job, capacity, cluster) for job in planned}, capacity)
 
 
@@ -83,7 +83,7 @@ def _job(workflow: Any, job: Any, capacity: dict[str, int], cluster: Mapping[str
     if job.rule.norun:
         return Job("", needs)
     if not workflow.is_local(job.rule):
-        amounts = used_amounts(request_of(job), cluster) if cluster else {}
+        amounts = used_amounts(request_of(job.resources), cluster) if cluster else {}
         return Job(job.rule.name, needs, ((JOBS, 1), *amounts.items()))
     uses = {"cores": job.threads, "gpus": job.resources.get("gpus", 0)}
     return Job(job.rule.name, needs, tuple((name, min(amount, capacity[name])) for name, amount in uses.items()))
