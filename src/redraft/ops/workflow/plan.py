@@ -19,6 +19,7 @@ from redraft.config.read import parse
 from redraft.config.windows import check_windows
 from redraft.errors import UserError
 from redraft.layout import Layout
+from redraft.messages import echo
 from redraft.ops.workflow import freeze
 from redraft.published import check_published
 
@@ -224,7 +225,7 @@ class CampaignPlan:
         if not self.main:
             return
         for cell, reason in self.left_out().items():
-            print(f"left out: {cell}: {reason}", file=sys.stderr)
+            echo(f"left out: {cell}: {reason}", err=True)
         if self.preset.engine.kind == "verl":
             cells = [cell.id for paper in self.papers for cell in self.wanted_cells(paper)]
             command = ["redraft", "stage", "redraft.train.verl.config:check_cells", self.preset.name, *cells]
