@@ -1,6 +1,8 @@
 """`redraft evaluate`: scores of any model on benchmarks; `redraft agreement`: comparison of two such evaluations."""
 
 import os
+import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -51,7 +53,8 @@ def evaluate(
     echo(filled(planned.text()), err=True)
     with gc_paused():  # sampling and grading import large libraries
         from redraft.evaluate import command
-    scores = command.evaluate(planned)
+    with redirect_stdout(sys.stderr):  # libraries print there, such as lm-eval
+        scores = command.evaluate(planned)
     notes = [command.failures(scores), *command.notes(scores, planned.folder)]
     if as_json:
         about = {"model": planned.request.model, "protocol": planned.protocol, "folder": planned.folder}

@@ -149,9 +149,9 @@ def prompts(
     log = prompt_log(Experiments().run(cell, seed, preset), Layout(preset).run(cell, seed))
     if file:
         log.to_csv(file, index=False)
-        echo(filled(f"{len(log)} prompts: {file}"))
-    elif as_json:
+        echo(filled(f"{len(log)} prompts: {file}"), err=as_json)
+    if as_json:
         request = {"cell": cell, "preset": preset, "seed": seed}
         echo(document("prompts", request, log.astype(object).where(log.notna(), None).to_dict("records")))
-    else:
+    elif not file:
         echo(log.to_csv(index=False), nl=False)
