@@ -40,15 +40,51 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_sigterm_ends_all_processes_of_the_call(folder):
+@pytest.mark.parametrize(
+    ("number", "send"),
+    [
+        (signal.SIGTERM, os.kill),
+        (signal.SIGHUP, os.kill),
+        (signal.SIGHUP, os.killpg),  # as the kernel does when a terminal closes
+    ],
+)
+def test_a_signal_ends_all_processes_of_the_call(folder, number, send):
     command = [sys.executable, "-c", PARENT, CHILD.format(False)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
         assert parent.stdout.readline() == "ready\n"
         started = psutil.Process(parent.pid).children(recursive=True)
-        parent.send_signal(signal.SIGTERM)
-        assert parent.wait(30) == 128 + signal.SIGTERM
+        send(parent.pid, number)
+        assert parent.wait(30) == 128 + number
     assert len(started) == 2
     assert not psutil.wait_procs(started, timeout=5)[1]
+
+
+ORDERLY = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("unlocked", flush=True), sys.exit(1)))
+print("ready", flush=True); time.sleep(60)
+"""
+
+
+def test_when_the_terminal_closes_the_workflow_gets_sigterm_on_which_it_unlocks(folder):
+    command = [sys.executable, "-c", PARENT, ORDERLY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        assert parent.stdout.readline() == "ready\n"
+        os.killpg(parent.pid, signal.SIGHUP)
+        assert parent.stdout.readline() == "unlocked\n"
+        assert parent.wait(30) == 128 + signal.SIGHUP
+
+
+def test_under_nohup_a_call_goes_on_when_the_terminal_closes(folder):
+    child = "import time; print('ready', flush=True); time.sleep(0.5); print('done', flush=True)"
+    command = ["nohup", sys.executable, "-c", PARENT, child]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout.readline() == "ready\n"
+        os.killpg(parent.pid, signal.SIGHUP)
+        assert parent.stdout.readline() == "done\n"
+        assert parent.wait(30) == 0
 
 
 def test_a_process_that_ignores_sigterm_is_killed(folder, monkeypatch):

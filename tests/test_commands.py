@@ -297,6 +297,7 @@ def test_a_log_of_prompts_is_printed_as_csv_or_json(folder, monkeypatch):
     assert asked == [(0, "seed0"), (1, "seed1")]
     assert rows == [{"uid": "0-1", "step": 3, "reused": True, "share": None}]
     assert printed(folder, "prompts", CELLS[0], "--file", "log.csv") == "1 prompts: log.csv\n"
+    assert len(document(folder, "prompts", CELLS[0], "--file", "log.csv")["rows"]) == 1
     assert (folder / "log.csv").read_text() == log.to_csv(index=False)
 
 
@@ -394,3 +395,75 @@ def test_the_error_in_the_documentation_is_the_one_that_is_printed(capsys, monke
     with chdir(ROOT), pytest.raises(SystemExit):
         main(["show", "spec_rl/grpo-vanila"])
     assert capsys.readouterr().err in (ROOT / "docs/cli.md").read_text()
+
+
+ERRORS = {
+    "list": [["nope"], ["--preset", "nope"]],
+    "show": [["nope"], [CELLS[0], "--preset", "nope"], []],
+    "run": [["nope"], []],
+    "status": [["nope"], ["--preset", "nope"]],
+    "compare": [["nope", "nope"], [*CELLS]],
+    "prompts": [["nope"], [CELLS[0]]],
+    "evaluate": [["nope/x", "--protocol", "nope"]],
+    "agreement": [["a", "b"]],
+    "cost": [["nope"], ["--memory", "--csv", "a.csv"]],
+    "results": [[]],
+    "claims": [["nope"]],
+    "doctor": [["--preset", "nope"]],
+    "calibrate": [["a.csv", "--model", "b", "--out", "c"]],
+    "simulate": [["a.json", "--lengths", "1"]],
+    "replay": [["a.jsonl"]],
+    "predict": [["nope"]],
+    "audit": [["nope"]],
+    "check": [["nope"]],
+}
+
+
+def failed(folder, capsys, *arguments):
+    """Standard output of a command that ends with an error, which it prints on standard error."""
+    capsys.readouterr()
+    with chdir(folder), pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    printed = capsys.readouterr()
+    assert end.value.code == 2
+    assert printed.err
+    assert "Traceback" not in printed.err
+    return printed.out
+
+
+def test_every_command_with_json_prints_a_document_or_nothing_if_it_fails(folder, capsys):
+    (folder / "results").mkdir()
+    assert ERRORS.keys() == COMMANDS.keys() - {"share", "recover", "schema"}
+    for command, calls in ERRORS.items():
+        for arguments in [*calls, ["--no-such-option"]]:
+            out = failed(folder, capsys, command, *arguments, "--json")
+            assert not out or json.loads(out)["command"] == command
+
+
+@pytest.mark.parametrize("file", ["spec_rl/cells.yaml", "presets/tiny.yaml"])
+def test_a_damaged_declaration_leaves_a_document_or_nothing(folder, capsys, file):
+    (folder / "results").mkdir()
+    (folder / "experiments" / file).write_text("a: [")
+    calls = [["list"], ["check"], ["show", CELLS[0]], ["status"], ["cost"], ["compare", *CELLS]]
+    for command, *arguments in calls:
+        out = failed(folder, capsys, command, *arguments, "--json")
+        assert not out or json.loads(out)["command"] == command
+
+
+def test_what_libraries_print_while_they_evaluate_is_not_part_of_the_document(folder, monkeypatch, capsys):
+    from redraft.evaluate import command
+
+    def noisy(_):
+        print("a library's line")
+        return {"sums": {"correct": 1}}
+
+    monkeypatch.setattr(command, "evaluate", noisy)
+    monkeypatch.setattr(command, "failures", lambda _: "")
+    monkeypatch.setattr(command, "notes", lambda *_: [])
+    planned = SimpleNamespace(text=lambda: "plan", request=SimpleNamespace(model="m"), protocol="p", folder="f")
+    monkeypatch.setattr("redraft.evaluate.evaluation_plan.plan", lambda *_: planned)
+    with chdir(folder), pytest.raises(SystemExit):
+        main(["evaluate", "m", "--backend", "torch", "--json"])
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["rows"] == [{"benchmark": "sums", "correct": 1}]
+    assert "a library's line" in printed.err

@@ -27,6 +27,7 @@ from redraft.config import (
     Experiments,
     HubProblems,
     Preset,
+    ProblemFile,
     ReleaseVariant,
     Run,
     TrainerConfig,
@@ -39,6 +40,8 @@ from redraft.config import (
     run_fingerprint,
     sampling_fingerprint,
 )
+from redraft.config.base import defining
+from redraft.config.data import BOX
 from redraft.config.read import merge
 from redraft.config.schema import FILES, write_reference, write_schemas
 from redraft.errors import UserError
@@ -919,6 +922,7 @@ def test_the_fingerprint_of_a_shipped_run_is_the_recorded_one():
     """If this fails, every finished run of that cell would be run again: change it only on purpose."""
     # Changed once, when the preset tiny got a data set and a batch of other sizes.
     assert fingerprint(tiny_run().identity) == "2032df0a11187057"
+    assert run_fingerprint(Experiments(ROOT).run("spec_rl/grpo-spec-l0.5", 0, "paper")) == "a354f6bd6bb46357"
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -996,6 +1000,27 @@ def test_skipped_problems_and_another_origin_are_told_apart():
     ]
     assert prints[0] != prints[1]
     assert prints[0] == prints[2]
+
+
+def test_a_template_is_in_the_fingerprint_unless_it_was_the_first_default():
+    """Hub data without a template once sent the problem alone; their runs keep their fingerprints."""
+    bare, boxed = (defining(HubProblems(id="a/b", files=["x"], size=1, **f)) for f in ({"template": "{problem}"}, {}))
+    assert "template" not in bare
+    assert boxed == bare | {"template": BOX}
+    one, another = (ProblemFile(path="p", size=1, **fields) for fields in ({"template": "{problem}"}, {}))
+    assert [defining(each)["template"] for each in (one, another)] == ["{problem}", BOX]
+
+
+def test_every_declared_prompt_asks_for_a_box_or_is_declared_as_the_problem_alone():
+    read = [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "experiments/presets").glob("*.yaml"))]
+    data = [each for preset in read for each in preset.get("data", {}).items()]
+    sets = yaml.safe_load((ROOT / "experiments/benchmarks.yaml").read_text())["sets"]
+    data += [(name, each["data"]) for name, each in sets.items() if each.get("grading") != "instructions"]
+    listed = [(name, each.get("template", BOX)) for name, each in data if each["kind"] in ("file", "hub")]
+    assert len(listed) == 22
+    alone = {name for name, template in listed if "\\boxed{}" not in template}
+    assert alone == {name for name, template in listed if template == "{problem}"}
+    assert all(name.startswith("deepmath-") or name == "simplerl-8k" for name in alone), "SPEC-RL's release"
 
 
 def test_the_least_memory_of_a_step_counts_all_rollouts_and_drafts():

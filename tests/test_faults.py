@@ -407,7 +407,12 @@ def finish(tiny_model, folder):
 
 @pytest.mark.parametrize(
     ("name", "codes", "end"),
-    [("SIGKILL", {-9}, None), ("SIGTERM", {143}, "SystemExit"), ("SIGINT", {-2, 1, 130}, "KeyboardInterrupt")],
+    [
+        ("SIGKILL", {-9}, None),
+        ("SIGTERM", {143}, "SystemExit"),
+        ("SIGHUP", {129}, "SystemExit"),
+        ("SIGINT", {-2, 1, 130}, "KeyboardInterrupt"),
+    ],
 )
 def test_a_signalled_run_goes_on_in_another_process(name, codes, end, undisturbed, tiny_model, tmp_path, signalled):
     _, code = signalled(tmp_path / "run", name).readline().split()

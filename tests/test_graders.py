@@ -259,7 +259,7 @@ def test_no_process_is_left_behind_by_a_trainer_that_was_killed(name, tiny_model
 
 TERMINATED = """
 import asyncio, collections, os, signal, sys, time
-from redraft.ops.locking.termination import exit_on_sigterm
+from redraft.ops.locking.termination import exit_on_signal
 from redraft.train.local.grading import Graders
 
 class Waiters(collections.deque):
@@ -270,7 +270,7 @@ class Waiters(collections.deque):
         super().remove(waiter)
 
 asked = []
-with exit_on_sigterm(), Graders(["7"], None, 1, "last_box") as graders:
+with exit_on_signal(), Graders(["7"], None, 1, "last_box") as graders:
     time.sleep(0.2)  # until the pool's thread waits for work
     condition = graders.pool._context.task_queue.not_empty
     condition._waiters = Waiters(condition._waiters)

@@ -21,15 +21,16 @@ ENTRANCES = {f"redraft.cli.{file.stem}" for file in SOURCE.glob("cli/[a-z]*.py")
 """Modules that tie everything together; no other module imports them."""
 
 # Each room, and the modules of this project that it may import besides itself.
-BASE = {"redraft.errors", "redraft.files", "redraft.layout"}
+BASE = {"redraft.errors", "redraft.files", "redraft.layout", "redraft.messages"}
 ROOMS_OF_ANALYSIS = {f"redraft.analysis.{room}" for room in ("claims", "data", "figures", "tables")}
 ALLOWED = {
-    "redraft.errors": set(),
+    "redraft.messages": set(),
+    "redraft.errors": {"redraft.messages"},
     "redraft.files": {"redraft.errors"},
     "redraft.layout": {"redraft.errors"},
     "redraft.cli.process": set(),
     "redraft.cli.extras": {"redraft.errors"},
-    "redraft.cli.terminal": {"redraft.errors"},
+    "redraft.cli.terminal": {"redraft.errors", "redraft.messages"},
     "redraft.config": {*BASE, "redraft.methods"},
     "redraft.provenance": {*BASE, "redraft.config"},
     "redraft.result_files": {"redraft.errors", "redraft.files", "redraft.provenance"},

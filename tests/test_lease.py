@@ -105,10 +105,11 @@ def test_an_owner_that_nobody_has_waited_for_yet_is_dead(hold, tmp_path):
     assert acquire(tmp_path, wait=never).number == 2
 
 
-def test_sigterm_releases(hold, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_releases(hold, tmp_path, number):
     process = hold(tmp_path)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 128 + signal.SIGTERM
+    process.send_signal(number)
+    assert process.wait() == 128 + number
     entry = latest(tmp_path)
     assert (entry.free, entry.content.end) == (True, "SystemExit")
 

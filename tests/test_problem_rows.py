@@ -209,14 +209,23 @@ def test_byte_order_marks_line_ends_and_blank_lines_are_read_and_equal_problems_
         assert loaded(text.encode("utf-8-sig"), size=3) == whole
 
 
-def test_a_file_asks_for_what_its_grader_reads_unless_its_template_says_otherwise(tmp_path):
-    (file := tmp_path / "p.jsonl").write_text(GOOD)
-    data = {"kind": "file", "path": str(file), "size": 1}
+ORIGINS = {"file": {"path": "p.jsonl"}, "hub": {"id": "a/b", "files": ["p.jsonl"]}}
+
+
+@pytest.mark.parametrize("kind", ORIGINS)
+def test_a_prompt_asks_for_what_its_grader_reads_unless_its_template_says_otherwise(kind, tmp_path, monkeypatch):
+    for folder in (tmp_path, tmp_path / "a/b"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "p.jsonl").write_text(GOOD)
+    monkeypatch.setenv(DATA_ROOT, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    data = {"kind": kind, "size": 1, **ORIGINS[kind]}
 
     def template(data, **fields):
         return ProblemSet.model_validate({"data": data} | fields).data.template
 
-    assert load_problems(ProblemFile(path=str(file), size=1))[0].prompt == BOX.replace("{problem}", "p")
+    (problem,) = load_problems(ProblemSet.model_validate({"data": data}).data)
+    assert problem.prompt == BOX.replace("{problem}", "p")
     assert template(data) == BOX
     assert template(data, grading="choice") == LETTER
     assert template(data | {"choices": "options"}, grading="choice") == CHOICES

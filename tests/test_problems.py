@@ -91,14 +91,14 @@ def test_answers_keep_zeros_lose_empty_fractions_and_come_out_of_boxes(root):
     with pytest.raises(UserError, match="earns nothing") as error:
         load_problems(HubProblems(id="a/b", files=["test.jsonl"], size=1))
     assert "answer_from: box" in error.value.hint
-    boxed = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="box")
+    boxed = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="box", template="{problem}")
     assert load_problems(boxed) == [Problem("p", "y")]
 
 
 def test_several_files_are_read_in_the_order_of_the_configuration(root):
     write_lines(root, [{"problem": "1", "answer": "x"}], "one.jsonl")
     write_lines(root, [{"problem": "2", "answer": "x"}], "two.jsonl")
-    data = HubProblems(id="a/b", files=["two.jsonl", "one.jsonl"], size=2)
+    data = HubProblems(id="a/b", files=["two.jsonl", "one.jsonl"], size=2, template="{problem}")
     assert [problem.prompt for problem in load_problems(data)] == ["2", "1"]
 
 
@@ -204,7 +204,7 @@ def test_a_file_with_another_hash_than_the_declared_one_is_rejected(root):
 
 def test_problems_can_be_skipped_at_the_front(root):
     write_lines(root, [{"problem": str(i), "answer": "x"} for i in range(5)])
-    data = HubProblems(id="a/b", files=["test.jsonl"], size=2, skip=3)
+    data = HubProblems(id="a/b", files=["test.jsonl"], size=2, skip=3, template="{problem}")
     assert [problem.prompt for problem in load_problems(data)] == ["3", "4"]
     with pytest.raises(ValueError, match="must not exceed"):
         HubProblems(id="a/b", files=["x"], size=2, skip=3, of=4)
@@ -212,7 +212,7 @@ def test_problems_can_be_skipped_at_the_front(root):
 
 def test_answers_are_read_after_hashes(root):
     write_lines(root, [{"problem": "p", "answer": "1 + 1 = 2\n#### 2"}])
-    data = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="####")
+    data = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="####", template="{problem}")
     assert load_problems(data)[0].answer == "2"
     write_lines(root, [{"problem": "p", "answer": "#### 1 was a guess\n#### 2"}])
     assert load_problems(data)[0].answer == "2", "the last ones"
@@ -225,7 +225,7 @@ def test_a_template_needs_a_place_for_what_is_put_into_it():
     with pytest.raises(ValueError, match="must contain {problem}"):
         HubProblems(id="a/b", files=["x"], size=1, template="solve it")
     with pytest.raises(ValueError, match="must contain {choices}"):
-        HubProblems(id="a/b", files=["x"], size=1, choices="options")
+        HubProblems(id="a/b", files=["x"], size=1, choices="options", template="{problem}")
 
 
 def test_every_file_that_a_data_set_is_read_from_has_a_checksum(root, tmp_path):

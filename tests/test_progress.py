@@ -591,7 +591,7 @@ def test_after_a_stop_only_the_project_s_own_lines_are_shown(handler):
 
 def test_a_line_is_written_in_one_call_so_that_no_other_thread_writes_into_it(handler, monkeypatch):
     writes = []
-    monkeypatch.setattr(plugin.sys, "stderr", SimpleNamespace(write=writes.append, flush=lambda: None))
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=writes.append, flush=lambda: None))
     handler("2 jobs will never start", level=logging.WARNING)
     assert writes == ["2 jobs will never start\n"]
 

@@ -1,17 +1,21 @@
 """A report that is handed on: one zip, and its first lines on a terminal."""
 
 import json
+import re
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from pydantic import TypeAdapter
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.pages.finished_report import headline_summary, pack_report, record_report, summary_text
 from redraft.analysis.pages.fragments import checked_fragment
+from redraft.analysis.pages.report_pages import training_time
 from redraft.analysis.pages.run_pages import views
+from redraft.config import Engine
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.result_files import write_with_hash
@@ -173,20 +177,34 @@ def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
         },
         "bare": {"method": "bare", "title": "t", "headlines": [], "claims": {}},
     }
-    missing = {"runs": 4, "minutes": 12.4, "command": "snakemake reproduction"}
+    missing = {"runs": 4, "time": "about 6 minutes of training on two cores", "command": "snakemake reproduction"}
     write_with_hash(layout.pages / "summary.json", {"papers": papers, "missing": missing})
     text = summary_text(headline_summary(layout), layout)
     assert text.startswith(f"SPEC-RL\n  {sentence}\n  5 claims: 3 reproduced, 2 not run\n")
-    assert "\n4 runs of the papers are missing, about 12 minutes of training on one core:\n  snakemake rep" in text
+    assert "\n4 runs of the papers are missing, about 6 minutes of training on two cores:\n  snakemake rep" in text
     assert text.endswith(f"open {layout.report}")
     write_with_hash(layout.pages / "summary.json", {"papers": papers, "missing": missing | {"runs": 0}})
     assert "missing" not in summary_text(headline_summary(layout), layout)
 
 
 @pytest.mark.parametrize(
+    ("engine", "minutes", "text"),
+    [
+        ({"kind": "torch", "threads": 1}, 12, "about 6 minutes of training on two cores"),
+        ({"kind": "torch", "threads": 2}, 12, "about 12 minutes of training on two cores"),
+        ({"kind": "verl", "device": "cuda", "gpus": 8}, 12, "about 12 minutes of training, one run after another"),
+        ({"kind": "torch", "threads": 1}, float("nan"), ""),
+    ],
+)
+def test_missing_runs_are_timed_on_the_readme_s_two_cores(engine, minutes, text):
+    assert training_time(minutes, TypeAdapter(Engine).validate_python(engine)) == text
+    assert re.search(r"make reproduce .* minutes on two cores", (ROOT / "README.md").read_text())
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"papers": {}, "missing": {"runs": 9, "minutes": 0, "command": "x"}}', r"differs from the hash in summary"),
+        ('{"papers": {}, "missing": {"runs": 9, "time": "", "command": "x"}}', r"differs from the hash in summary"),
         ("null", "wrong type"),
         ("[]", "wrong type"),
         ('{"papers": 3}', "wrong type"),
@@ -195,7 +213,7 @@ def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
 )
 def test_a_summary_that_the_report_did_not_write_is_one_error(content, message, layout):
     file = layout.pages / "summary.json"
-    write_with_hash(file, {"papers": {}, "missing": {"runs": 0, "minutes": 0, "command": "x"}})
+    write_with_hash(file, {"papers": {}, "missing": {"runs": 0, "time": "", "command": "x"}})
     file.write_text(content)
     with pytest.raises(UserError, match=message) as error:
         headline_summary(layout)

@@ -1,6 +1,7 @@
 """Names and data never reach a shell unquoted or leave the results, and loading a file never runs what is in it."""
 
 import ast
+import contextlib
 import json
 import os
 import pickle
@@ -244,6 +245,59 @@ def test_a_hostile_preset_paper_or_cell_is_refused_by_the_commands(name, tmp_pat
         assert stopped.value.code == 2, arguments
         assert "Traceback" not in capsys.readouterr().err
     assert set(tmp_path.rglob("*")) == before
+
+
+# A terminal.
+
+
+def test_all_output_for_people_goes_through_one_function():
+    """`redraft.messages.echo` makes escapes of control characters."""
+    printers = {"print", "typer.echo", "typer.secho", "click.echo", "rprint"}
+    printed = [where for file in CODE for name, _, _, where in calls(file) if name in printers]
+    streams = [where for file in CODE for name, _, _, where in calls(file) if re.search(r"std(out|err)\.write", name)]
+    assert [where for where in printed if where.startswith(("src/", "analysis/"))] == []
+    assert streams == []
+    messages = (ROOT / "src/redraft/messages.py").read_text()
+    assert messages.count(".write(") == 1
+    assert "printable(text)" in messages
+    assert not any(re.search(r"\bprint\(", file.read_text()) for file in RULES)
+
+
+ESCAPE = "\x1b]0;owned\x07\u202e\x9b"
+
+
+def test_what_results_of_someone_else_contain_does_not_reach_the_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    cells = Experiments(tmp_path).cells("spec_rl")[:2]
+    folders = [Layout("tiny").run(cell.id, 0) for cell in cells]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "log.txt").write_text(f"step 1 {ESCAPE}\n")
+    (folders[1] / "manifest.json").write_text(json.dumps({"fingerprint": "a", ESCAPE: ESCAPE, "sha256": ESCAPE}))
+    (folders[1] / "scores.json").write_text(ESCAPE)
+    (folders[1] / "steps.jsonl").write_text(ESCAPE)
+    (Layout("tiny").pages).mkdir(parents=True)
+    (Layout("tiny").pages / "summary.json").write_text(json.dumps({ESCAPE: ESCAPE}))
+    found = ""
+    for command in (
+        ["status", "spec_rl", "--all"],
+        ["status", "spec_rl", "--all", "--json"],
+        ["compare", cells[0].id, cells[1].id],
+        ["results"],
+        ["prompts", cells[1].id],
+        ["predict", str(folders[1])],
+        ["replay", str(folders[1] / "steps.jsonl")],
+        ["simulate", str(folders[1] / "manifest.json"), "--lengths", "0:1,100:2"],
+        ["agreement", *map(str, folders)],
+        ["show", cells[0].id, "--set", f"data={ESCAPE}"],
+    ):
+        with contextlib.suppress(SystemExit):
+            main(command)
+        output = capsys.readouterr()
+        found += output.out + output.err
+        assert not set(ESCAPE) & set("\x1b\x07\u202e\x9b") & set(output.out + output.err), command
+    assert r"\x1b]0;owned\x07\u202e\x9b" in found
 
 
 # What is loaded.

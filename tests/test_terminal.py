@@ -8,6 +8,7 @@ import pytest
 
 from redraft.cli.terminal import document, error_text, records, table
 from redraft.errors import UserError
+from redraft.messages import echo
 
 HEADER = ["cell", "owner", "steps"]
 ROWS = [["spec_rl/grpo", "a process on a node with a long name, and its Slurm job", "1/30"], ["b", "[8, 9]", "2,000"]]
@@ -82,3 +83,36 @@ def test_rows_of_texts_have_numbers_where_the_texts_are_numbers():
     assert records(["a", "b", "c", "d"], [["1,234", "0.50", "-", "never"]]) == [
         {"a": 1234, "b": 0.5, "c": None, "d": "never"}
     ]
+
+
+HOSTILE = {
+    "\x1b]0;title\x07": r"\x1b]0;title\x07",
+    "done\rfailed": r"done\rfailed",
+    "a\x9b2Jb": r"a\x9b2Jb",
+    "\x08\x7f": r"\x08\x7f",
+    "\u202etxt.exe\u2066": r"\u202etxt.exe\u2066",
+    "a\u2028b\u200bc\ufeff": r"a\u2028b\u200bc\ufeff",
+    "\U000e0041": r"\U000e0041",
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), HOSTILE.items())
+def test_control_characters_are_printed_as_escapes(text, shown, capsys):
+    echo(text)
+    echo(text, err=True, nl=False)
+    error = UserError(f"no such {text}", file=f"a/{text}", key=text, value=text, allowed=[text], hint=text)
+    assert (*capsys.readouterr(),) == (f"{shown}\n", shown)
+    assert str(error).count(shown) == 6
+    first, second = table(["name", "n"], [[text, "1"], ["x", "1"]]).splitlines()[1:]
+    assert first.startswith(shown)
+    assert len(first) == len(second), "widths are those of the escapes"
+    printed = document("list", {}, [{text: text}], [text])
+    assert json.loads(printed)["rows"] == [{text: text}]
+    assert all(character in "\n" or character.isprintable() for character in printed)
+
+
+def test_other_characters_are_printed_as_they_are(capsys):
+    text = "Ünïcödé 你好 שלום\t\U0001f469\u200d\U0001f4bb\nnext line"
+    echo(text)
+    assert capsys.readouterr().out == f"{text}\n"
+    assert table(["a"], [["b\nc"]]) == "a\nb\\nc", "a row stays one row"

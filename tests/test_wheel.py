@@ -259,7 +259,7 @@ def test_without_extras_a_project_has_its_own_experiments_and_results(without_ex
     finish(folder, CELLS[0], seed=1)
     pages = layout.Layout("tiny", folder / "results")
     write_with_hash(
-        pages.pages / "summary.json", {"papers": {}, "missing": {"runs": 2, "minutes": 0, "command": "snakemake"}}
+        pages.pages / "summary.json", {"papers": {}, "missing": {"runs": 2, "time": "", "command": "snakemake"}}
     )
     pages.report.write_text("<a href='report/summary.json'>")
     preset = (folder / "experiments/presets/tiny.yaml").read_text()

@@ -1,7 +1,6 @@
 """Gathering finished runs of a paper into three frames: a line a step, a line a run, a line a score."""
 
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.files import atomic, numbers_of_records, read_parquet, sha256, write_json
 from redraft.layout import Layout, check_cell
+from redraft.messages import echo
 from redraft.provenance import hashes, policies_of
 from redraft.result_files import (
     SCORES,
@@ -159,7 +159,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         reason = _outdated(content, scored, first, sampled, layout.preset, experiments)
         reason = reason or (f"it was evaluated without {missing[0]}, by an earlier version" if missing else None)
         if reason:
-            print(f"left out, since {reason}: {folder}", file=sys.stderr)
+            echo(f"left out, since {reason}: {folder}", err=True)
             continue
         check_run(folder, experiments.run(id_of(paper, name), seed, layout.preset).steps, large=True)
         check_evaluation(initial, large=True)
@@ -269,7 +269,7 @@ def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, exper
     for cell, part in runs.groupby("cell", sort=False):
         wanted = experiments.seeds(experiments.cell(id_of(paper, str(cell))), preset)
         if missing := sorted(set(wanted) - set(part["seed"])):
-            print(f"without seed {', '.join(map(str, missing))}: {cell} has {len(part)} finished runs", file=sys.stderr)
+            echo(f"without seed {', '.join(map(str, missing))}: {cell} has {len(part)} finished runs", err=True)
 
 
 def _steps(folder: Path) -> pd.DataFrame:
@@ -324,7 +324,7 @@ def _covers(file: Path, manifests: Mapping[str, Path]) -> bool:
     check_hashes(file.parent, content["sha256"], record)
     without = [cell for cell, path in manifests.items() if content["made_from"].get(cell) not in hashes(path).values()]
     if without:
-        print(f"seconds are those of training, since {', '.join(without)} was not repeated: {file}", file=sys.stderr)
+        echo(f"seconds are those of training, since {', '.join(without)} was not repeated: {file}", err=True)
     return not without
 
 

@@ -28,7 +28,7 @@ class _Paper(Typed):
 
 class _Missing(Typed):
     runs: int
-    minutes: float | None
+    time: str
     command: str
 
 
@@ -71,8 +71,8 @@ def summary_text(summary: dict[str, Any], layout: Layout) -> str:
     lines += ["\n" + filled(f"left out: {cell}: does not fit: {reason}", "  ") for cell, reason in left_out]
     missing = summary["missing"]
     if missing["runs"]:
-        minutes = f", about {missing['minutes']:.0f} minutes of training on one core" if missing["minutes"] else ""
-        lines.append(f"\n{missing['runs']} runs of the papers are missing{minutes}:\n  {missing['command']}")
+        time = f", {missing['time']}" if missing["time"] else ""
+        lines.append(f"\n{missing['runs']} runs of the papers are missing{time}:\n  {missing['command']}")
     return "\n".join([*lines, f"\nopen {layout.report}"]).strip()
 
 

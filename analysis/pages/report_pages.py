@@ -17,7 +17,7 @@ from redraft.analysis.pages.forest import headline_plot
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.run_pages import page_content
 from redraft.analysis.tables.render import TEMPLATES
-from redraft.config import Experiments
+from redraft.config import Engine, Experiments
 from redraft.config.read import read_yaml
 from redraft.files import write_atomically
 from redraft.layout import Layout, code_root
@@ -91,8 +91,26 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     record_report(layout)
 
 
+CORES = 2
+"""Cores on which the README's times and the estimate of missing runs are."""
+
+
+def training_time(minutes: float, engine: Engine) -> str:
+    """Time of runs as text, on the machine of the README's times; empty if unknown.
+
+    Args:
+        minutes: sum of the runs' wall times.
+        engine: their engine; runs of one thread go side by side on two cores, those on GPUs one after another.
+    """
+    if not math.isfinite(minutes) or not minutes:
+        return ""
+    if engine.gpus:
+        return f"about {minutes:.0f} minutes of training, one run after another"
+    return f"about {minutes * min(engine.threads, CORES) / CORES:.0f} minutes of training on two cores"
+
+
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
-    """Missing runs of the papers: their number, estimated minutes (None if unknown) and the command that trains them.
+    """Missing runs of the papers: their number, estimated time (empty if unknown) and the command that trains them.
 
     User-defined cells do not count.
     """
@@ -103,7 +121,7 @@ def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
     command = f"snakemake reproduction --config preset={preset} papers={unfinished}"
     return {
         "runs": sum(runs for runs, _ in missing),
-        "minutes": minutes if math.isfinite(minutes) else None,
+        "time": training_time(minutes, papers[0].preset.engine) if papers else "",
         "command": command,
     }
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from redraft.messages import printable
+
 
 class UserError(Exception):
     """Mistake in the user's input.
@@ -32,6 +34,7 @@ class UserError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
+        """The message for people; control characters in it are escapes, since Snakemake and workers print it too."""
         parts = [f"{self.file}: " if self.file else "", self.message]
         if self.key is not None:
             parts.append(f"\n  key:     {self.key}")
@@ -41,7 +44,7 @@ class UserError(Exception):
             parts.append(f"\n  allowed: {self.allowed}")
         if self.hint:
             parts.append(f"\n  hint:    {self.hint}")
-        return "".join(parts)
+        return printable("".join(parts))
 
     def replace(self, **changes: Any) -> "UserError":
         """A copy of the error with some attributes replaced."""

@@ -6,10 +6,10 @@ keep Snakemake's format; a dry run ends with a summary.
 """
 
 import logging
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from logging import LogRecord
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from redraft.messages import echo
 from redraft.ops.workflow.time_left import Durations, JobGraph, TimeLeft, estimate_time_left
 
 SILENT = {
@@ -272,5 +273,5 @@ class LogHandler(LogHandlerBase):
             )
 
     def _write(self, text: str) -> None:
-        sys.stderr.write(f"{text}\n")  # in one call, since `print` lets another thread write before the line's end
-        sys.stderr.flush()
+        with suppress(OSError):  # the terminal may be closed; Snakemake still has to wait for jobs and unlock
+            echo(text, err=True)

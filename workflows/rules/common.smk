@@ -8,6 +8,8 @@ from redraft.cli.process import commands_on_path, repair_streams
 from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
 from redraft.layout import require_writable
+from redraft.messages import echo
+from redraft.ops.locking.termination import sigterm_on_hangup
 from redraft.ops.slurm.jobs import cancel_whole_call, recognise_all_ends
 from redraft.ops.slurm.feasibility import check_requests
 from redraft.ops.slurm.waiting import watch_queue
@@ -30,7 +32,7 @@ def checked(function):
         try:
             return function(*arguments, **options)
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
+            echo(f"error: {error}", err=True)
             sys.exit(2)
 
     return call
@@ -102,6 +104,7 @@ def lines_about_slurm(jobs):
 
 
 if workflow.is_main_process:
+    sigterm_on_hangup()
     checked(require_writable)(Path("results"))
     check_before_lock(workflow, checked(check_no_other_owner))
     inspect_functions_once()

@@ -20,7 +20,7 @@ rule make_model:
         folder=subpath(output.weights, parent=True),
         model=lambda wildcards: INPUTS.part_fingerprint("models", wildcards.role),
     shell:
-        "redraft stage redraft.train.initial_policy:make_model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | tee {log:q}"
+        "redraft stage redraft.train.initial_policy:make_model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | (trap '' HUP INT TERM; tee {log:q})"
 
 
 use rule make_model as import_model with:
@@ -49,4 +49,4 @@ rule calibrate:
         model=subpath(input.weights, parent=True),
     shell:
         "redraft stage redraft.cli.selfspec:calibrate_preset {params.preset:q} {wildcards.role:q} {wildcards.bits} {params.model:q}"
-        " {output.calibration:q} 2>&1 | tee {log:q}"
+        " {output.calibration:q} 2>&1 | (trap '' HUP INT TERM; tee {log:q})"

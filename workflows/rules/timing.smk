@@ -20,4 +20,4 @@ rule time_runs:
     params:
         preset=PRESET.name,
     shell:
-        "redraft stage redraft.train.local.side_by_side:time_runs {params.preset:q} {wildcards.seed} {output.seconds:q} {input.manifests:q} 2>&1 | tee {log:q}"
+        "redraft stage redraft.train.local.side_by_side:time_runs {params.preset:q} {wildcards.seed} {output.seconds:q} {input.manifests:q} 2>&1 | (trap '' HUP INT TERM; tee {log:q})"

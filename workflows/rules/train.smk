@@ -1,5 +1,5 @@
 # One training run. Checkpoints and policies are next to the manifest, which lists them and is written last. A repeated
-# run resumes from its last checkpoint.
+# run resumes from its last checkpoint. `tee` ignores signals to the group, so that the log has the run's last lines.
 
 
 rule train:
@@ -23,4 +23,4 @@ rule train:
         run=lambda wildcards: INPUTS.run_content(wildcards),
     shell:
         "redraft stage redraft.train.job:train {params.preset:q} {wildcards.paper:q}/{wildcards.cell:q} {wildcards.seed} {params.model:q}"
-        " {params.folder:q} 2>&1 | tee {log:q} | tee -a {params.folder:q}/log.txt"
+        " {params.folder:q} 2>&1 | (trap '' HUP INT TERM; tee {log:q} | tee -a {params.folder:q}/log.txt)"

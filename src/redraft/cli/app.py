@@ -18,6 +18,7 @@ from redraft.cli.process import FastExit, gc_paused, repair_streams
 from redraft.cli.terminal import error_text
 from redraft.errors import UserError
 from redraft.files import NO_ACCESS, NO_SPACE
+from redraft.messages import echo
 
 COMMANDS = {
     "list": "redraft.cli.cells:list_cells",
@@ -113,7 +114,7 @@ def _version(requested: bool) -> None:
 
     state = git_state()
     changed = ", with changes" if state["modified"] else ""
-    typer.echo(f"redraft {__version__}" + (f" (commit {state['commit']}{changed})" if state["commit"] else ""))
+    echo(f"redraft {__version__}" + (f" (commit {state['commit']}{changed})" if state["commit"] else ""))
     raise typer.Exit
 
 
@@ -147,19 +148,19 @@ def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) 
             fast_exit.enabled = True
         raise
     except UserError as error:
-        typer.echo(error_text(error), err=True)
+        echo(error_text(error), err=True)
         sys.exit(2)
     except ModuleNotFoundError as error:
         if (mistake := missing(error, sys.argv[1:] if arguments is None else arguments)) is None:
             raise
-        typer.echo(error_text(mistake), err=True)
+        echo(error_text(mistake), err=True)
         sys.exit(2)
     except OSError as error:
         if error.errno in NO_SPACE:
             file = error.filename or "a file"
-            typer.echo(f"error: {file}: no space left on the device; finished results are intact", err=True)
+            echo(f"error: {file}: no space left on the device; finished results are intact", err=True)
         elif error.errno in NO_ACCESS and error.filename:
-            typer.echo(f"error: {error.filename}: {(error.strerror or '').lower()}", err=True)
+            echo(f"error: {error.filename}: {(error.strerror or '').lower()}", err=True)
         else:
             raise
         sys.exit(2)

@@ -11,6 +11,7 @@ import typer
 from redraft.cli.arguments import AsJson
 from redraft.cli.terminal import document, filled, table
 from redraft.errors import UserError
+from redraft.messages import echo
 
 if TYPE_CHECKING:
     from redraft.lab.audit.samplers import AuditedSampler, SamplerTest
@@ -60,11 +61,11 @@ def audit(
             note, rows, _ = tables[part]
             printed = [[_cell(value) for value in row.values()] for row in rows]
             lines = table(list(rows[0]), printed, left=["engine", "distribution"], wraps=["sampler"])
-            typer.echo(f"{filled(note)}\n\n{lines}\n")
+            echo(f"{filled(note)}\n\n{lines}\n")
     if as_json:
         rows = [{"part": str(part)} | row for part, (_, rows, _) in tables.items() for row in rows]
         request = {"parts": [str(part) for part in tables], "draws": draws, "temperature": temperature}
-        typer.echo(document("audit", request, rows, [note for note, *_ in tables.values()]))
+        echo(document("audit", request, rows, [note for note, *_ in tables.values()]))
     if not all(passed for *_, passed in tables.values()):
         sys.exit(1)
 
@@ -125,7 +126,7 @@ def _audit_each(
 
     all_samplers, results = list(all_samplers), []
     for number, sampler in enumerate(all_samplers, 1):
-        typer.echo(f"[{number}/{len(all_samplers)}] {sampler.name}, {sampler.engine}", err=True)
+        echo(f"[{number}/{len(all_samplers)}] {sampler.name}, {sampler.engine}", err=True)
         results.append(audit_one(sampler))
     rows = [
         {
@@ -164,7 +165,7 @@ def _vllm() -> tuple[str, list[dict[str, Any]], bool]:
 
     rows = []
     for mode in speculation.MODES:
-        typer.echo(f"vLLM {mode}", err=True)
+        echo(f"vLLM {mode}", err=True)
         result = speculation.audit(mode)
         p_values = result.p_values or (None,) * len(speculation.TESTED)
         columns = {f"token {at}": p for at, p in zip(speculation.TESTED, p_values, strict=True)}

@@ -9,6 +9,7 @@ import typer
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Cells, Changes, Preset, Wide
 from redraft.cli.terminal import document
 from redraft.errors import UserError
+from redraft.messages import echo
 
 if TYPE_CHECKING:
     from redraft.config import Experiments
@@ -48,9 +49,9 @@ def status(
     if as_json:
         notes = [statuses.others_text(others)] if others else []
         notes += [f"left out: {cell}: does not fit: {reason}" for cell, reason in left_out.items()]
-        typer.echo(document("status", {"preset": preset, "grids": grids}, map(asdict, runs), notes))
+        echo(document("status", {"preset": preset, "grids": grids}, map(asdict, runs), notes))
     else:
-        typer.echo(f"{statuses.heading(layout, grids)}\n{statuses.status_text(runs, others, left_out, every=every)}")
+        echo(f"{statuses.heading(layout, grids)}\n{statuses.status_text(runs, others, left_out, every=every)}")
     if damaged := [f"{run.cell} seed {run.seed}" for run in runs if run.state == "damaged"]:
         hint = "see its error above; `redraft run` makes a run again once its folder is removed"
         raise UserError("files of these runs are damaged", key="run", value=", ".join(damaged), hint=hint)
@@ -103,13 +104,13 @@ def cost(
         notes += [f"{name}: {line}" for line in ending.splitlines() if line]
         rows += [row | {"paper": name} for row in cost_text.rows_of(lines, parts, settings)]
     if as_json:
-        typer.echo(
+        echo(
             document(
                 "cost", {"preset": preset, "targets": requested, "gpus": gpus or None, "set": changes}, rows, notes
             )
         )
     else:
-        typer.echo("\n\n".join([_scale(preset), *texts]))
+        echo("\n\n".join([_scale(preset), *texts]))
     if csv:
         with atomic(csv) as temporary:
             cost_text.write_csv(temporary, rows)
@@ -129,11 +130,11 @@ def _print_memory(
     rows = memory_text.memory_rows(variants.tried(experiments, cell, changes, seed, preset.name)[1] for cell in fitting)
     if as_json:
         request = {"preset": preset.name, "targets": targets, "set": changes, "memory": True}
-        typer.echo(document("cost", request, rows))
+        echo(document("cost", request, rows))
     elif rows:
-        typer.echo(memory_text.memory_table(rows))
+        echo(memory_text.memory_table(rows))
     else:
-        typer.echo(f"no run of the preset {preset.name} trains under verl on GPUs with a model of known sizes")
+        echo(f"no run of the preset {preset.name} trains under verl on GPUs with a model of known sizes")
 
 
 def _prior_seconds(preset: "PresetModel") -> tuple[float | None, str]:
@@ -166,4 +167,4 @@ def recover(
     from redraft.ops.workflow.recover import recover as clean
 
     require("results")
-    typer.echo("\n".join(clean(Path("results"), cancel=cancel)) or "nothing to do")
+    echo("\n".join(clean(Path("results"), cancel=cancel)) or "nothing to do")

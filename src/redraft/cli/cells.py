@@ -11,6 +11,7 @@ from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Changes, 
 from redraft.cli.process import gc_paused
 from redraft.cli.terminal import document, error_text, filled, table
 from redraft.errors import UserError
+from redraft.messages import echo
 
 if TYPE_CHECKING:
     from redraft.config import Cell as CellModel
@@ -42,11 +43,11 @@ def list_cells(
     listed, mistakes = experiments.readable(papers)
     rows = [_row(cell, experiments, settings, layout) for cell in listed]
     if as_json:
-        typer.echo(document("list", {"preset": preset, "papers": papers}, rows))
+        echo(document("list", {"preset": preset, "papers": papers}, rows))
     elif rows or not mistakes:
         _print_cells(rows, settings, wide)
     for mistake in mistakes[:-1]:
-        typer.echo(error_text(mistake), err=True)
+        echo(error_text(mistake), err=True)
     if mistakes:
         raise mistakes[-1]
 
@@ -55,16 +56,16 @@ def _print_cells(rows: list[Row], preset: "PresetModel", wide: bool) -> None:
     """Print one table per paper, or with --wide a single table."""
     header = ["cell", "model", "data", "reuse", "schedule", "decoding", "state"]
     if wide:
-        typer.echo(table(header, [[row[key] for key in header] for row in rows], left=header, wide=True))
+        echo(table(header, [[row[key] for key in header] for row in rows], left=header, wide=True))
         return
     for name in dict.fromkeys(row["paper"] for row in rows):
         heading = [f"cell of {name}", "model", "data", "state"]
         shown = [
             [row["cell"].partition("/")[2], *(row[key] for key in heading[1:])] for row in rows if row["paper"] == name
         ]
-        typer.echo(table(heading, shown, left=heading, wraps=["state"]) + "\n")
+        echo(table(heading, shown, left=heading, wraps=["state"]) + "\n")
     seeds = ", ".join(map(str, preset.seeds))
-    typer.echo(
+    echo(
         filled(
             f"{len(rows)} cells at the preset {preset.name}, seeds {seeds}; --wide: reuse, schedule and "
             "decoding; a cell's full name is paper/cell"
@@ -125,7 +126,7 @@ def show(
         text = verl_configuration(run, layout.model(run.model_role), layout.run(f"{run.paper}/{run.cell}", seed))
         content, notes = _fields(yaml.safe_load(text)), memory_lines(run)
         text += "".join(f"# {line}\n" for line in notes)
-        typer.echo(document("show", request, content, notes) if as_json else text, nl=as_json)
+        echo(document("show", request, content, notes) if as_json else text, nl=as_json)
         return
     if backend:
         raise UserError("no such backend", key="--backend", value=backend, allowed="verl")
@@ -133,13 +134,13 @@ def show(
     shown = {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
     if as_json:
         origins = {f"trainer.{name}": " ".join(setting.origin.split()) for name, setting in settings.items()}
-        typer.echo(document("show", request, [row | {"origin": origins.get(row["field"])} for row in _fields(shown)]))
+        echo(document("show", request, [row | {"origin": origins.get(row["field"])} for row in _fields(shown)]))
         return
     for key, value in shown.items():
         text = yaml.safe_dump({key: value}, sort_keys=False)
-        typer.echo(_with_origins(text, settings) if key == "trainer" else text, nl=False)
+        echo(_with_origins(text, settings) if key == "trainer" else text, nl=False)
     for line in memory_lines(run):
-        typer.echo(f"# {line}")
+        echo(f"# {line}")
 
 
 def _fields(content: dict[str, Any], prefix: str = "") -> list[Row]:
@@ -182,12 +183,12 @@ def check(
             mistakes[each] = error
     if as_json:
         rows = [{"paper": each, "mistake": str(mistakes[each]) if each in mistakes else None} for each in papers]
-        typer.echo(document("check", {"preset": preset, "papers": papers}, rows))
+        echo(document("check", {"preset": preset, "papers": papers}, rows))
     elif not mistakes:
         number = len(experiments.readable(papers)[0])
-        typer.echo(f"no mistake in {number} cells of {len(papers)} papers at the preset {preset}")
+        echo(f"no mistake in {number} cells of {len(papers)} papers at the preset {preset}")
     for found in mistakes.values():
-        typer.echo(error_text(found), err=True)
+        echo(error_text(found), err=True)
     if mistakes:
         raise typer.Exit(2)
 
@@ -206,4 +207,4 @@ def schema(
     if check and changed:
         raise UserError("not up to date; run `redraft schema`", file=changed[0])
     if not check:
-        typer.echo("\n".join(f"wrote {file}" for file in write_schemas(folder) + changed))
+        echo("\n".join(f"wrote {file}" for file in write_schemas(folder) + changed))

@@ -12,6 +12,7 @@ import typer
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset
 from redraft.cli.terminal import document, filled
 from redraft.errors import UserError
+from redraft.messages import echo
 
 SUBMITTED_MINUTES = 10
 """Time limit of the job of `--submit`."""
@@ -46,9 +47,9 @@ def doctor(
             raise UserError("srun is not on the PATH", key="--submit", value=True, allowed="a machine with Slurm")
         rows += [row | {"where": "compute node"} for row in _submitted(preset, site.resources("train", settings))]
     if as_json:
-        typer.echo(document("doctor", {"preset": preset, "submit": submit}, rows))
+        echo(document("doctor", {"preset": preset, "submit": submit}, rows))
     else:
-        typer.echo("\n".join(_lines(rows)))
+        echo("\n".join(_lines(rows)))
     if any(row["state"] == "error" for row in rows):
         raise typer.Exit(1)
 

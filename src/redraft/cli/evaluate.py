@@ -1,6 +1,8 @@
 """`redraft evaluate`: scores of any model on benchmarks; `redraft agreement`: comparison of two such evaluations."""
 
 import os
+import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +12,7 @@ import typer
 from redraft.cli.arguments import AsJson, Wide
 from redraft.cli.process import gc_paused
 from redraft.cli.terminal import document, filled, table
+from redraft.messages import echo
 
 RESULTS = Path("results/evaluations")
 """Default parent of the results; each evaluation's folder is named after its arguments."""
@@ -47,19 +50,20 @@ def evaluate(
     engine = parse(InProcessEngine, {"max_rows": rows, "threads": threads, "dtype": dtype}, "redraft evaluate")
     request = EvaluationRequest(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
     planned = plan(request, Experiments(), RESULTS)
-    typer.echo(filled(planned.text()), err=True)
+    echo(filled(planned.text()), err=True)
     with gc_paused():  # sampling and grading import large libraries
         from redraft.evaluate import command
-    scores = command.evaluate(planned)
+    with redirect_stdout(sys.stderr):  # libraries print there, such as lm-eval
+        scores = command.evaluate(planned)
     notes = [command.failures(scores), *command.notes(scores, planned.folder)]
     if as_json:
         about = {"model": planned.request.model, "protocol": planned.protocol, "folder": planned.folder}
         documented = [{"benchmark": name, **score} for name, score in scores.items()]
-        typer.echo(document("evaluate", about, documented, notes))
+        echo(document("evaluate", about, documented, notes))
         return
     shown = None if wide else command.FIRST
-    typer.echo(table(command.COLUMNS[:shown], [row[:shown] for row in command.table(scores)], wide=wide))
-    typer.echo("\n".join(["", *map(filled, notes), "" if wide else "--wide: more columns", str(planned.folder)]))
+    echo(table(command.COLUMNS[:shown], [row[:shown] for row in command.table(scores)], wide=wide))
+    echo("\n".join(["", *map(filled, notes), "" if wide else "--wide: more columns", str(planned.folder)]))
 
 
 def agreement(
@@ -74,7 +78,7 @@ def agreement(
     rows = agreements(first, second)
     if as_json:
         request = {"first": first, "second": second}
-        typer.echo(document("agreement", request, map(asdict, rows)))
+        echo(document("agreement", request, map(asdict, rows)))
         return
-    typer.echo(f"first:  {first}\nsecond: {second}\ndifference second - first with its paired 95 % interval\n")
-    typer.echo(table(COLUMNS, [row.texts() for row in rows], wraps=COLUMNS[4:], wide=wide))
+    echo(f"first:  {first}\nsecond: {second}\ndifference second - first with its paired 95 % interval\n")
+    echo(table(COLUMNS, [row.texts() for row in rows], wraps=COLUMNS[4:], wide=wide))

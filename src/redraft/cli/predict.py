@@ -9,6 +9,7 @@ import typer
 from redraft.cli.arguments import AsJson
 from redraft.cli.terminal import document, filled, table
 from redraft.errors import UserError
+from redraft.messages import echo
 
 if TYPE_CHECKING:
     from redraft.lab.predict.inputs import PredictionInput
@@ -84,10 +85,10 @@ def predict(
             "temperature": inputs.temperature,
         }
         notes = [_inputs_text(inputs), _offset_text(offset), ASSUMPTIONS]
-        typer.echo(document("predict", options, [each.row() for each in predictions], notes))
+        echo(document("predict", options, [each.row() for each in predictions], notes))
         return
     notes = [LEGEND, *_unknown(predictions), _offset_text(offset), ASSUMPTIONS]
-    typer.echo("\n\n".join([filled(_inputs_text(inputs)), _table(predictions, speed), *map(filled, notes)]))
+    echo("\n\n".join([filled(_inputs_text(inputs)), _table(predictions, speed), *map(filled, notes)]))
 
 
 def _throughputs(scoring: float | None, decoding: float | None) -> "Throughputs | None":

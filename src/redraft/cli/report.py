@@ -8,6 +8,7 @@ import typer
 
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset
 from redraft.cli.terminal import document, filled
+from redraft.messages import echo
 
 
 def results(preset: Preset = DEFAULT_PRESET, as_json: AsJson = False) -> None:
@@ -22,9 +23,9 @@ def results(preset: Preset = DEFAULT_PRESET, as_json: AsJson = False) -> None:
         rows = [{"paper": name} | content for name, content in summary["papers"].items()]
         missing = summary["missing"]
         notes = [f"{missing['runs']} runs are missing: {missing['command']}"] if missing["runs"] else []
-        typer.echo(document("results", {"preset": preset}, rows, notes))
+        echo(document("results", {"preset": preset}, rows, notes))
     else:
-        typer.echo(summary_text(summary, layout))
+        echo(summary_text(summary, layout))
 
 
 def claims(
@@ -46,7 +47,7 @@ def claims(
     chosen = papers or experiments.papers
     rows = [row for paper in chosen for row in verdicts(layout, paper, experiments, reported)]
     if as_json:
-        typer.echo(document("claims", {"preset": preset, "reported": reported, "papers": chosen}, rows))
+        echo(document("claims", {"preset": preset, "reported": reported, "papers": chosen}, rows))
         return
     without = [
         paper for paper in chosen if experiments.claims(paper).claims and not any(r["paper"] == paper for r in rows)
@@ -54,15 +55,15 @@ def claims(
     for paper in dict.fromkeys(row["paper"] for row in rows):
         own = [row for row in rows if row["paper"] == paper]
         counted = Counter(row["verdict"] for row in own if not row["same_as"])
-        typer.echo(f"{paper}: " + ", ".join(f"{count} {verdict}" for verdict, count in counted.most_common()))
+        echo(f"{paper}: " + ", ".join(f"{count} {verdict}" for verdict, count in counted.most_common()))
         for row in own:
             if not reported or row["verdict"] == "not supported":
-                typer.echo(filled(f"  {row['verdict']}: “{row['quotation']}” (§ {row['section']})", "    "))
-                typer.echo(filled(f"    {row['evidence']} [{row['id']}]", "    "))
-        typer.echo()
+                echo(filled(f"  {row['verdict']}: “{row['quotation']}” (§ {row['section']})", "    "))
+                echo(filled(f"    {row['evidence']} [{row['id']}]", "    "))
+        echo()
     if without:
         reason = "no reported tables" if reported else f"no verdicts yet at the preset {preset}"
-        typer.echo(filled(f"{reason}: {', '.join(without)}"))
+        echo(filled(f"{reason}: {', '.join(without)}"))
 
 
 def share(
@@ -77,4 +78,4 @@ def share(
     layout = Layout(preset)
     target = file or layout.folder / "report.zip"
     number = pack_report(layout, target)
-    typer.echo(f"{number} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen {preset}/report.html in it")
+    echo(f"{number} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen {preset}/report.html in it")

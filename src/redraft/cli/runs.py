@@ -11,6 +11,7 @@ import typer
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Changes, Preset, Seed, Wide
 from redraft.cli.terminal import document, filled, table
 from redraft.errors import UserError
+from redraft.messages import echo
 
 if TYPE_CHECKING:
     from redraft.config import Experiments, Run
@@ -41,7 +42,7 @@ def run(
     if settings:
         cell = variants.keep(experiments, cell, settings, name, [(s, preset) for s in seeds])
         experiments = Experiments()
-        typer.echo(f"{cell}: {experiments.cells_of(own.OWN)}", err=as_json)
+        echo(f"{cell}: {experiments.cells_of(own.OWN)}", err=as_json)
     for s in seeds:
         experiments.run(cell, s, preset).check_supported()
     experiments.check_sources(cell, preset)
@@ -93,12 +94,12 @@ def _print_runs(cell: str, quantities: dict[int, dict[str, float]], layout: "Lay
             for seed, values in quantities.items()
             for name, value in values.items()
         ]
-        typer.echo(document("run", {"cell": cell, "preset": preset, "seeds": list(folders)}, rows, [note]))
+        echo(document("run", {"cell": cell, "preset": preset, "seeds": list(folders)}, rows, [note]))
         return
     for seed, values in quantities.items():
-        typer.echo(f"\n{cell} seed {seed}: {folders[seed]}")
-        typer.echo(table(["quantity", "value"], [[name, number(value)] for name, value in values.items()]))
-    typer.echo(f"\n{note}")
+        echo(f"\n{cell} seed {seed}: {folders[seed]}")
+        echo(table(["quantity", "value"], [[name, number(value)] for name, value in values.items()]))
+    echo(f"\n{note}")
 
 
 def compare(
@@ -119,16 +120,16 @@ def compare(
     rows = compare_cells(first, second, experiments.preset(preset), experiments, layout)
     if as_json:
         request = {"first": first, "second": second, "preset": preset}
-        typer.echo(document("compare", request, map(asdict, rows)))
+        echo(document("compare", request, map(asdict, rows)))
         return
     if wide:
         header = ["quantity", first, second, "second vs first", "95 % interval", "seeds"]
-        typer.echo(table(header, [row.texts() for row in rows], wide=True))
+        echo(table(header, [row.texts() for row in rows], wide=True))
         return
-    typer.echo(f"first:  {first}\nsecond: {second}\nmeans; second relative to first with its 95 % interval\n")
+    echo(f"first:  {first}\nsecond: {second}\nmeans; second relative to first with its 95 % interval\n")
     texts = [[name, a, b, f"{against} {interval}", n] for name, a, b, against, interval, n in (r.texts() for r in rows)]
     header = ["quantity", "first", "second", "second vs first", "seeds"]
-    typer.echo(table(header, texts, wraps=["quantity", "second vs first"]))
+    echo(table(header, texts, wraps=["quantity", "second vs first"]))
 
 
 def prompts(
@@ -148,9 +149,9 @@ def prompts(
     log = prompt_log(Experiments().run(cell, seed, preset), Layout(preset).run(cell, seed))
     if file:
         log.to_csv(file, index=False)
-        typer.echo(filled(f"{len(log)} prompts: {file}"))
-    elif as_json:
+        echo(filled(f"{len(log)} prompts: {file}"), err=as_json)
+    if as_json:
         request = {"cell": cell, "preset": preset, "seed": seed}
-        typer.echo(document("prompts", request, log.astype(object).where(log.notna(), None).to_dict("records")))
-    else:
-        typer.echo(log.to_csv(index=False), nl=False)
+        echo(document("prompts", request, log.astype(object).where(log.notna(), None).to_dict("records")))
+    elif not file:
+        echo(log.to_csv(index=False), nl=False)

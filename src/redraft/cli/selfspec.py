@@ -9,6 +9,7 @@ import typer
 from redraft.cli.arguments import AsJson
 from redraft.cli.terminal import document, records, table
 from redraft.errors import UserError
+from redraft.messages import echo
 
 
 def calibrate(
@@ -52,11 +53,11 @@ def calibrate(
             *({"table": title} | row for row in records(lengths, batches)),
         ]
         request = {"sweep": sweep, "model": measured.model, "out": out}
-        typer.echo(document("calibrate", request, rows, [*command_results.quality(fit).splitlines(), files]))
+        echo(document("calibrate", request, rows, [*command_results.quality(fit).splitlines(), files]))
         return
-    typer.echo(table(header, fitted))
-    typer.echo(f"{command_results.quality(fit)}\n\n{title}:")
-    typer.echo(f"{table(lengths, batches)}\n\n{files}")
+    echo(table(header, fitted))
+    echo(f"{command_results.quality(fit)}\n\n{title}:")
+    echo(f"{table(lengths, batches)}\n\n{files}")
 
 
 def _measure_if_missing(
@@ -83,7 +84,7 @@ def _measure_if_missing(
     lines, flops = measure(model, device, threads, draft_bits)
     write_sweep(sweep, lines)
     throughput = tflops or flops / 1e12
-    typer.echo(f"{len(lines)} passes measured: {sweep}; {throughput:.4g} TFLOPS by matrix products\n", err=as_json)
+    echo(f"{len(lines)} passes measured: {sweep}; {throughput:.4g} TFLOPS by matrix products\n", err=as_json)
     return throughput
 
 
@@ -108,7 +109,7 @@ def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: 
     write_sweep(sweep, lines)
     measured, fit = command_results.calibrate(sweep, model, flops / 1e12, None, bits, file)
     draw_roofline(fit.calibration, measured, file.with_suffix(".svg"))
-    print(f"roofline of {role}: {command_results.quality(fit)}", flush=True)
+    echo(f"roofline of {role}: {command_results.quality(fit)}")
 
 
 def simulate(
@@ -149,9 +150,9 @@ def simulate(
     header, rows = command_results.simulation(request)
     note = "Predicted decoding time, without prefill and scheduling (docs/selfspec.md)"
     if as_json:
-        typer.echo(document("simulate", asdict(request), records(header, rows), [note]))
+        echo(document("simulate", asdict(request), records(header, rows), [note]))
     else:
-        typer.echo(f"{table(header, rows)}\n\n{note}")
+        echo(f"{table(header, rows)}\n\n{note}")
 
 
 def replay(
@@ -178,6 +179,6 @@ def replay(
         did = header[1 : len(header) // 2 + 1]
         keys = ["step", *(f"recorded: {key}" for key in did), *(f"replayed: {key}" for key in did)]
         request = {"records": steps, "gamma": gamma, "calibration": calibration, "threshold": threshold, "ramp": ramp}
-        typer.echo(document("replay", request, records(keys, rows), [note]))
+        echo(document("replay", request, records(keys, rows), [note]))
     else:
-        typer.echo(f"{table(header, rows)}\n\n{note}")
+        echo(f"{table(header, rows)}\n\n{note}")

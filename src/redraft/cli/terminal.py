@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from redraft.errors import UserError
+from redraft.messages import CONTROLS, printable
 
 WIDTH = 80
 """Columns of files, pipes, and terminals of unknown width."""
@@ -43,7 +44,8 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    rows = list(rows)
+    # Escaped here, since that changes widths; also line feeds, which would look like another row.
+    rows = [[printable(text).replace("\n", "\\n") for text in row] for row in rows]
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for i, heading in enumerate(header):
         whole = wide or heading not in wraps
@@ -88,10 +90,11 @@ def document(
 ) -> str:
     """JSON document of a command: its name, the request with defaults, the rows, and the lines around its table.
 
-    Non-finite numbers become null.
+    Non-finite numbers become null. Control characters are escapes of JSON.
     """
     content = {"command": command, "asked": dict(request), "rows": [dict(row) for row in rows], "notes": list(notes)}
-    return json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False)
+    return CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _plain(value: Any) -> Any:

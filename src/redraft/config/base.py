@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -128,6 +128,9 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
+    first_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Values that fingerprints omit, since they were defaults when the first runs were trained."""
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Schema of the model with `strict_numbers`."""
@@ -135,9 +138,11 @@ class Config(BaseModel):
 
 
 def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:
-    """Fields of a model that differ from their defaults, and its `kind` in any case."""
+    """Fields of a model that differ from their defaults and its `first_defaults`, and its `kind` in any case."""
     kind = {"kind": model.kind} if hasattr(model, "kind") else {}
-    return model.model_dump(mode="json", exclude_defaults=True, exclude=set(exclude)) | kind
+    fields = model.model_dump(mode="json", exclude_defaults=True, exclude=set(exclude))
+    first = model.first_defaults
+    return {name: value for name, value in fields.items() if name not in first or first[name] != value} | kind
 
 
 def check_distinct(what: str, values: Iterable[object], *at: str | int) -> None:

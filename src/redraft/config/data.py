@@ -1,6 +1,7 @@
 """Configuration of training data and benchmarks."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -25,6 +26,13 @@ INSTRUCTION_COLUMNS = ("key", "instruction_id_list", "kwargs")
 """IFEval's columns, which its checkers need."""
 
 
+def _template(fields: dict[str, Any]) -> str:
+    """Template of listed problems that state none."""
+    if isinstance(fields["answer"], list):
+        return "{problem}"
+    return BOX if fields["choices"] is None else CHOICES
+
+
 class ListedProblems(Config):
     """Problems in JSON Lines or Parquet files.
 
@@ -41,8 +49,11 @@ class ListedProblems(Config):
     """Column of the answer, text or a number; or IFEval's three columns `key`, `instruction_id_list`, `kwargs`."""
     answer_from: Literal["text", "box", "####"] = "text"
     """Part of that column that is the answer: all text, its last `\\boxed{}`, or the text after `####`."""
-    template: str = "{problem}"
-    """Prompt template. `{problem}` is replaced by the text, `{choices}` by the options, one per line."""
+    # A factory, so that fingerprints contain the template: runs with and without a request for a box differ.
+    template: str = Field(default_factory=_template)
+    """Prompt template. `{problem}` is replaced by the text, `{choices}` by the options, one per line. By default the
+    problem and a request for the answer, or with options for its letter, in `\\boxed{}`. `"{problem}"` is the problem
+    alone, the default for instructions."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -60,13 +71,6 @@ class ListedProblems(Config):
         return self
 
 
-def _template(fields: dict[str, Any]) -> str:
-    """Template of a file of problems that states none."""
-    if isinstance(fields["answer"], list):
-        return "{problem}"
-    return BOX if fields["choices"] is None else CHOICES
-
-
 class ProblemFile(ListedProblems):
     """File of problems, JSON Lines or Parquet, by default with the keys `problem` and `answer`."""
 
@@ -75,10 +79,6 @@ class ProblemFile(ListedProblems):
     """Path, absolute or relative to the repository's root."""
     size: int = Field(ge=1, le=MOST_PROBLEMS)
     """Number of problems that the file must have."""
-    # A factory, so that fingerprints contain the template: runs with and without a request for a box differ.
-    template: str = Field(default_factory=_template)
-    """Prompt template, as of `HubProblems`; by default the problem and a request for the answer, or with options for
-    its letter, in `\\boxed{}`. `"{problem}"` is the problem alone, the default for instructions."""
 
 
 class HubProblems(ListedProblems):
@@ -86,6 +86,8 @@ class HubProblems(ListedProblems):
 
     The origin of the files is not part of a run's identity (`redraft.tasks.problems`).
     """
+
+    first_defaults: ClassVar[Mapping[str, Any]] = {"template": "{problem}"}
 
     kind: Literal["hub"] = "hub"
     id: HubId
@@ -155,10 +157,10 @@ class ProblemSet(Config):
     @model_validator(mode="before")
     @classmethod
     def _template_of_the_grader(cls, fields: Any) -> Any:
-        """Give a file of problems without a template and options the one that its grader needs."""
+        """Give listed problems without a template and options the one that their grader needs."""
         data, grading = (fields.get("data"), fields.get("grading")) if isinstance(fields, dict) else (None, None)
         usual = {"choice": LETTER, "instructions": "{problem}"}.get(str(grading))
-        if not usual or not isinstance(data, dict) or data.get("kind") != "file":
+        if not usual or not isinstance(data, dict) or data.get("kind") not in ("file", "hub"):
             return fields
         return fields if {"template", "choices"} & data.keys() else fields | {"data": data | {"template": usual}}
 

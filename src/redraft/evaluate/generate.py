@@ -4,7 +4,6 @@ Generations are saved with everything that grading needs. `redraft.evaluate.grad
 be graded again without a model.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +17,7 @@ from redraft.evaluate.backend import Backend, GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
 from redraft.evaluate.generation_parts import KEY, GenerationParts
 from redraft.files import write_json
+from redraft.messages import echo
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
 from redraft.provenance import environment, git_state, hashes, policies_of
@@ -78,7 +78,7 @@ def _problems_of(name: str, benchmark: Benchmark) -> list[Problem]:
     problems = load_problems(benchmark.data)
     check_answers(problems, benchmark.grading, name)
     if lacking := missing(benchmark.data, len(problems)):
-        print(f"{name}: {lacking}", file=sys.stderr)
+        echo(f"{name}: {lacking}", err=True)
     return problems
 
 

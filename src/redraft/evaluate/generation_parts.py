@@ -1,7 +1,6 @@
 """Storage of generations during sampling: finished samples are saved in parts, so that a killed evaluation resumes."""
 
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 
 from redraft.errors import UserError
 from redraft.files import atomic, errors_of_reading, read_parquet, remove, unfinished
+from redraft.messages import echo
 
 SCHEMA = pa.schema(
     {
@@ -60,9 +60,7 @@ class GenerationParts:
             try:
                 self.done.update(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))
             except UserError as error:
-                print(
-                    f"a part of the generations is damaged, so its samples are sampled again: {error}", file=sys.stderr
-                )
+                echo(f"a part of the generations is damaged, so its samples are sampled again: {error}", err=True)
                 path.unlink()
         self._rows: list[dict[str, Any]] = []
         self._began = time.perf_counter()

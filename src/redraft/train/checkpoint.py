@@ -10,7 +10,6 @@ time, since a flipped bit in the middle of an optimizer's state would train on u
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from redraft.config.identity import fingerprint
 from redraft.config.read import parse
 from redraft.errors import UserError
 from redraft.files import atomic_folder, read_json, sha256, steps_in, sync, write_json
+from redraft.messages import echo
 from redraft.methods.schedule import ScheduleState
 from redraft.rollout.storage import load_groups, save_groups
 
@@ -153,7 +153,7 @@ class Checkpoints:
                 return folder, TrainingState(**{name: content[name] for name in asdict(TrainingState())})
             set_aside(folder, wrong)
         if complete:
-            print(f"{self.folder}: no undamaged checkpoint is left; the run starts again", file=sys.stderr, flush=True)
+            echo(f"{self.folder}: no undamaged checkpoint is left; the run starts again", err=True)
         return None, TrainingState()
 
     def _read(self, folder: Path) -> tuple[dict[str, Any], str]:
@@ -253,5 +253,5 @@ def set_aside(checkpoint: Path, why: str) -> Path:
         number += 1
         aside = checkpoint.with_name(f"damaged-{checkpoint.name}-{number}")
     checkpoint.rename(aside)
-    print(f"{checkpoint}: {why}; set aside as {aside.name}", file=sys.stderr, flush=True)
+    echo(f"{checkpoint}: {why}; set aside as {aside.name}", err=True)
     return aside

@@ -1,9 +1,10 @@
 """Lines that a job prints while it trains."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from redraft.messages import echo
 
 SILENCE = 60
 """Seconds without a line, at most, if a step is no longer."""
@@ -25,7 +26,7 @@ def reporter(name: str, every: int) -> Callable[[int, int, str], None]:
             return
         spoke = time.perf_counter()
         left = (time.perf_counter() - began) / (done - first) * (total - done)
-        print(f"  {name:<34} {done:>4}/{total}  {text}  {left:4.0f} s left", file=sys.stderr, flush=True)
+        echo(f"  {name:<34} {done:>4}/{total}  {text}  {left:4.0f} s left", err=True)
 
     return report
 
@@ -45,6 +46,6 @@ def epoch_reporter(name: str, steps_per_epoch: int) -> Callable[[Sequence[Mappin
             "no response earned a reward, so there is nothing to learn from: does the prompt ask for what is rewarded "
             "(`template` and `trainer.reward` in `redraft show`), and do responses fit into their limit?"
         )
-        print(f"  {name}: in epoch {records[-1]['epoch'] + 1} {text}", file=sys.stderr, flush=True)
+        echo(f"  {name}: in epoch {records[-1]['epoch'] + 1} {text}", err=True)
 
     return report

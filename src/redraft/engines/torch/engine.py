@@ -43,7 +43,7 @@ from redraft.engines.torch.loop import Activity, Outside, now, run_to_end
 from redraft.engines.torch.row_table import Admission, DecodeRequest, RowTable, ScoreRequest, SessionState
 from redraft.engines.torch.sampling import gumbel, keys_of, log_probs_of, sample, sample_specially
 from redraft.errors import UserError
-from redraft.ops.locking.termination import sigterm_deferred
+from redraft.ops.locking.termination import exit_deferred
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
 
@@ -152,9 +152,9 @@ class TorchEngine:
             # The weights may have moved since the last run.
             self._graphs.check()
         passes = invariant_passes(self.model, self.cache.max_slots) if self.bitwise else slot_attention(self.model)
-        # SIGTERM is deferred, since its exception inside the event loop could lose a task's callback and hang the loop;
-        # `run_to_end` checks for it between passes.
-        with torch.inference_mode(), passes, sigterm_deferred():
+        # The exit on a signal is deferred, since its exception inside the event loop could lose a task's callback and
+        # hang the loop; `run_to_end` checks for it between passes.
+        with torch.inference_mode(), passes, exit_deferred():
             try:
                 return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
             finally:  # all sessions are closed, and have left the queues

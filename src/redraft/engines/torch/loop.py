@@ -14,7 +14,7 @@ from redraft.ops.locking.termination import exit_if_requested
 T = TypeVar("T")
 
 SLEEP_SECONDS = 0.5
-"""Longest sleep of an idle loop, after which it checks whether SIGTERM came."""
+"""Longest sleep of an idle loop, after which it checks whether a signal to exit came."""
 IDLE_TURNS = 100
 """Turns of the event loop without a request after which the engine is idle; an await through several layers takes a
 few turns."""
@@ -68,7 +68,7 @@ class Outside:
     async def hand_over(self, everything: asyncio.Future) -> None:
         """Sleep until all results are there, or one is an error, or everything has ended; then let the sessions go on.
 
-        Wakes up every `SLEEP_SECONDS` to check whether SIGTERM came.
+        Wakes up every `SLEEP_SECONDS` to check whether a signal to exit came.
         """
         began, failed = self.clock(), False
         while not (failed or everything.done()) and (missing := {one for one in self.waiting if not one.done()}):

@@ -1,1 +1,1 @@
-"""Leases of run folders, locks of GPUs, and an orderly exit on SIGTERM."""
+"""Leases of run folders, locks of GPUs, and an orderly exit on SIGTERM and SIGHUP."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from redraft.errors import UserError
+from redraft.messages import echo
 from redraft.ops.locking.gpus import VISIBLE, Device, available, check_devices, gpus
 
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -141,7 +142,7 @@ def _turn(file: Path, text: str, count: int) -> Iterator[bool]:
 
 def _announce_wait(count: int, files: Mapping[str, Path]) -> None:
     holders = "; ".join(f"{name}: {file.read_text(errors='replace') or 'someone'}" for name, file in files.items())
-    print(f"waiting for {gpus(count)} ({holders})", file=sys.stderr, flush=True)
+    echo(f"waiting for {gpus(count)} ({holders})", err=True)
 
 
 def lock(file: Path, text: str, *, wait: bool) -> int | None:

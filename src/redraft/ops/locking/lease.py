@@ -6,7 +6,6 @@ for longer than `EXPIRED_SECONDS`, could still write once; no lease can prevent 
 """
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from redraft.errors import UserError
 from redraft.files import write_atomically
+from redraft.messages import echo
 from redraft.ops.locking.entries import (
     Content,
     Entry,
@@ -28,7 +28,7 @@ from redraft.ops.locking.entries import (
     link,
 )
 from redraft.ops.locking.owner import EXPIRED_SECONDS, process, this_process
-from redraft.ops.locking.termination import exit_on_sigterm
+from redraft.ops.locking.termination import exit_on_signal
 
 BEAT_SECONDS = 15.0
 """Time between heart-beats."""
@@ -110,7 +110,7 @@ def check_owner(folder: Path, token: str) -> None:
 
 @contextmanager
 def lease(folder: Path, run: str = "", log: Path | None = None) -> Iterator[Lease]:
-    """Hold the lease of a folder during the block. SIGTERM ends the block by an exception, as Ctrl-C does.
+    """Hold the lease of a folder during the block. SIGTERM and SIGHUP end the block by an exception, as Ctrl-C does.
 
     Args:
         folder: folder of the run.
@@ -122,7 +122,7 @@ def lease(folder: Path, run: str = "", log: Path | None = None) -> Iterator[Leas
     """
     owned = acquire(folder, run, log)
     end = "finished"
-    with exit_on_sigterm(), _heart_beats(owned):
+    with exit_on_signal(), _heart_beats(owned):
         try:
             yield owned
         except BaseException as error:
@@ -166,7 +166,7 @@ def _wait_until_dead(folder: Path, owner: Entry, clock: Path, wait: Callable[[fl
     while (last := latest(folder)) is not None and last.number == owner.number and not last.free:
         liveness = last.judge(filesystem_time(clock))
         if liveness.state == "dead":
-            print(f"{folder}: taken over from {last}: {liveness.reason}", file=sys.stderr, flush=True)
+            echo(f"{folder}: taken over from {last}: {liveness.reason}", err=True)
             return
         # A heart-beat since the first look proves that the owner lives. Child processes of a dead one may never end.
         if liveness.state == "alive" or last.beat > owner.beat or waited > ORPHANS_SECONDS:
@@ -181,7 +181,7 @@ def _wait_until_dead(folder: Path, owner: Entry, clock: Path, wait: Callable[[fl
                 hint="wait until it has ended, or end it",
             )
         if not waited:
-            print(f"{folder}: waiting for a heart-beat of {last}: {liveness.reason}", file=sys.stderr, flush=True)
+            echo(f"{folder}: waiting for a heart-beat of {last}: {liveness.reason}", err=True)
         wait(POLL_SECONDS)
         waited += POLL_SECONDS
 

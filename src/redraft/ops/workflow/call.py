@@ -1,7 +1,6 @@
 """A call of Snakemake by `redraft run`: one at a time in a folder, and its processes end with it."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,8 @@ from typing import TextIO
 import psutil  # type: ignore[import-untyped]
 from filelock import FileLock, Timeout
 
-from redraft.ops.locking.termination import exit_on_sigterm
+from redraft.messages import echo
+from redraft.ops.locking.termination import exit_on_signal, ignore_hangup
 from redraft.ops.workflow.recover import find_running
 
 LOCK = ".run.lock"
@@ -24,15 +24,16 @@ GRACE_SECONDS = 30.0
 def call(command: Sequence[str], results: Path, stdout: TextIO | None = None) -> int:
     """Run a command that calls Snakemake in the working directory, and return its exit code.
 
-    SIGTERM ends all of its processes, so that no training goes on without its command.
+    SIGTERM and SIGHUP end all of its processes, so that no training goes on without its command. The processes
+    themselves ignore SIGHUP, since Snakemake would end at once and keep its lock: this process sends them SIGTERM.
 
     Args:
         command: command line.
         results: folder of results.
         stdout: standard output of the command; this process's if None.
     """
-    with exclusive(results, lambda line: print(line, file=sys.stderr, flush=True)), exit_on_sigterm():
-        process = subprocess.Popen(command, stdout=stdout)
+    with exclusive(results, lambda line: echo(line, err=True)), exit_on_signal():
+        process = subprocess.Popen(command, stdout=stdout, preexec_fn=ignore_hangup)  # noqa: PLW1509, no thread runs
         try:
             return process.wait()
         except KeyboardInterrupt:  # the terminal has sent it to all processes

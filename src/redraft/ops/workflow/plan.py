@@ -19,6 +19,7 @@ from redraft.config.read import parse
 from redraft.config.windows import check_windows
 from redraft.errors import UserError
 from redraft.layout import Layout
+from redraft.messages import echo
 from redraft.ops.sizing.gpu_memory import misfit_error
 from redraft.ops.workflow import freeze
 from redraft.published import check_published
@@ -249,11 +250,11 @@ class CampaignPlan:
         if not self.main:
             return
         for cell, reason in self.left_out().items():
-            print(f"left out: {cell}: {reason}", file=sys.stderr)
+            echo(f"left out: {cell}: {reason}", err=True)
         try:
             self._check_fits()
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
+            echo(f"error: {error}", err=True)
             sys.exit(2)
         if self.preset.engine.kind == "verl":
             cells = [cell.id for paper in self.papers for cell in self.wanted_cells(paper)]

@@ -7,7 +7,6 @@ Steps and epochs count from 1 in MLflow, as in figures. A policy's step is the n
 import logging
 import os
 import sqlite3
-import sys
 from collections import defaultdict
 from contextlib import closing
 from datetime import datetime
@@ -22,6 +21,7 @@ from redraft.config import fingerprint
 from redraft.errors import UserError
 from redraft.files import sha256, write_json
 from redraft.layout import Layout
+from redraft.messages import echo
 from redraft.ops.workflow.code_hash import code_of
 from redraft.result_files import Hashes, Typed, check_records, check_run, read_scores, read_steps, read_typed
 
@@ -79,9 +79,9 @@ def import_runs(layout: Layout, paper: str) -> None:
     with FileLock(f"{layout.tracking}.lock"):  # MLflow does not lock SQLite: two processes would both create its tables
         if reason := _unreadable(layout.tracking):
             layout.tracking.rename(aside := layout.tracking.with_name(f"{layout.tracking.name}.old"))
-            print(
+            echo(
                 f"{layout.tracking}: {reason}; it is made again from the runs, and the old one is {aside.name}",
-                file=sys.stderr,
+                err=True,
             )
             others = layout.collected("*").parent.glob("*/tracked.json")
             for other in sorted({file.parent.name for file in others} - {paper}):
@@ -147,7 +147,7 @@ def _digest(folder: Path) -> str:
 def _experiment(client: Any, name: str, layout: Layout) -> str:
     found = client.get_experiment_by_name(name)
     if found and found.lifecycle_stage != "active":
-        print(f"{layout.tracking}: the experiment {name} was deleted; it is restored", file=sys.stderr)
+        echo(f"{layout.tracking}: the experiment {name} was deleted; it is restored", err=True)
         client.restore_experiment(found.experiment_id)
     location = (layout.folder / "mlflow-artifacts").resolve().as_uri()
     return found.experiment_id if found else client.create_experiment(name, artifact_location=location)

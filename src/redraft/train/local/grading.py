@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pebble import ProcessExpired, ProcessPool
 
-from redraft.ops.locking.termination import sigterm_deferred
+from redraft.ops.locking.termination import exit_deferred
 from redraft.rollout.types import Rollout
 from redraft.tasks.workers import pool, reward
 
@@ -43,7 +43,7 @@ class Graders:
 
     def __exit__(self, *_: object) -> None:
         assert self.pool is not None
-        with sigterm_deferred():
+        with exit_deferred():
             self.pool.stop()
             self.pool.join()
         self.pool = None
@@ -56,7 +56,7 @@ class Graders:
     async def _graded(self, texts: list[str], answer: str) -> list[float]:
         """Rewards; if a batch hangs or kills its process, each text is graded alone, and the culprit earns 0."""
         assert self.pool is not None, "graders are used as a context"
-        with sigterm_deferred():  # both take locks that the pool's threads wait for
+        with exit_deferred():  # both take locks that the pool's threads wait for
             future = asyncio.wrap_future(
                 self.pool.schedule(reward, args=(texts, answer, self.rule), timeout=SECONDS * len(texts))
             )

@@ -25,10 +25,11 @@ from redraft.config.requests import ray_cpus
 from redraft.engines.torch.head import refuse_changing_rotation
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, write_atomically
+from redraft.messages import echo
 from redraft.ops.locking.devices import lock_descriptors
 from redraft.ops.locking.gpus import VISIBLE
 from redraft.ops.locking.lease import Lease
-from redraft.ops.locking.termination import exit_on_sigterm
+from redraft.ops.locking.termination import exit_on_signal
 from redraft.tasks.problems import Problem, check_answers
 from redraft.tasks.prompts import encode
 from redraft.train import models
@@ -134,7 +135,7 @@ class VerlTrainer:
         self.lease = lease
         self.loop.prepare(self.commit, lease)
         if self.state.step < self.loop.steps:
-            print(f"starting verl, Ray and vLLM, which takes a minute or two; they log to {self.log}", file=sys.stderr)
+            echo(f"starting verl, Ray and vLLM, which takes a minute or two; they log to {self.log}", err=True)
             self._run(report)
         # The steps were taken in verl's process, which wrote the state that is read here.
         self.loop.load_state(hashes=False)
@@ -210,7 +211,7 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
             stdin=subprocess.PIPE,  # closes when this process ends, also by SIGKILL
             pass_fds=lock_descriptors(),  # keeps the GPU locks until verl ends, even if this process is killed
         )
-    with exit_on_sigterm(), process:
+    with exit_on_signal(), process:
         try:
             yield process
         finally:  # give it time to end its workers, then kill the rest of its group
