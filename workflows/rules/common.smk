@@ -11,7 +11,7 @@ from redraft.layout import require_writable
 from redraft.ops.slurm.jobs import recognise_all_ends
 from redraft.ops.slurm.feasibility import check_requests
 from redraft.ops.slurm.waiting import watch_queue
-from redraft.ops.workflow import dry_run, job_times
+from redraft.ops.workflow import containers, dry_run, job_times
 from redraft.ops.workflow.code_hash import code_of
 from redraft.ops.workflow.other_owners import check_before_lock, check_no_other_owner
 from redraft.ops.workflow.plan import Call, CampaignPlan, problem_files
@@ -59,6 +59,8 @@ PLAN = checked(CampaignPlan)(
     check=check_transcriptions,
 )
 PRESET, LAYOUT = PLAN.preset, PLAN.layout
+IMAGE = checked(containers.image_of)(workflow, CALL.container, PRESET)
+containers.print_recipe_instead(workflow)
 INPUTS = RuleInputs(PLAN, checked(load_site)())
 DECLARED = Declarations(EXPERIMENTS)
 SITE_FILE = site_file()  # the checkout's file, for messages; jobs read its frozen copy
@@ -100,6 +102,7 @@ wildcard_constraints:
 onstart:
     checked(count_devices)(workflow, {rule: INPUTS.gpus(rule) for rule in STAGES})
     checked(check_requests)(workflow, STAGES, SITE_FILE)
+    checked(containers.check_nodes)(workflow)
     limit_local_jobs(workflow)
     lift_rate_limit(workflow)
     checked(freeze.start)(workflow, PRESET.name, CHECKOUT_HASH)

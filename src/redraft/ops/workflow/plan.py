@@ -40,6 +40,8 @@ class Call(Config):
     """Names of papers, separated by commas; if empty, the target and the preset decide."""
     cells: str = ""
     """User-defined file of cells (`redraft.config.own`)."""
+    container: str = ""
+    """Image in which jobs run: a file or a URL (`redraft.ops.workflow.containers`)."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Call":
