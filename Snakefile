@@ -23,11 +23,13 @@ if freeze.frozen(Path(workflow.basedir)):
 configfile: f"{workflow.basedir}/workflows/config.yaml"
 
 
-# Image on which envs/cpu/requirements.lock installs. It has no effect without Snakemake's options for containers.
-container: "docker://python:3.11-slim"
-
-
 include: "workflows/rules/common.smk"
+
+
+# Image of `--sdm apptainer --config container=IMAGE`; None without these options.
+container: IMAGE
+
+
 include: "workflows/rules/models.smk"
 include: "workflows/rules/data.smk"
 include: "workflows/rules/train.smk"

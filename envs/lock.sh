@@ -1,10 +1,10 @@
 #!/bin/sh
 # Resolves requirements.in to requirements.lock with uv, for both Pythons, and keeps pins that still fit. The arguments
 # name environments; without arguments all are resolved. For cpu, cuda.lock gets the further packages of PyTorch's CUDA
-# build. The locks for GPUs have hashes; the others have none, since an index may offer one of two builds of PyTorch.
+# build. cpu and lighteval have no hashes, since an index may offer one of two builds of PyTorch; the others have.
 set -eu
 cd "$(dirname "$0")"
-all='cpu gpu gpu-cuda12 lighteval'
+all='cpu gpu gpu-cuda12 lighteval vllm-next'
 for name in "$@"; do
     case " $all " in
         *" $name "*) ;;
@@ -64,5 +64,8 @@ for environment in ${*:-$all}; do
         gpu-cuda12) lock_with_hashes gpu-cuda12 gpu/requirements.in --overrides gpu-cuda12/overrides.txt ;;
         # Same PyTorch as cpu, so cpu/cuda.lock fits too.
         lighteval) lock lighteval lighteval/requirements.in --excludes cpu/excludes.txt --excludes cpu/excludes-cuda.txt ;;
+        vllm-next)
+            lock_with_hashes vllm-next vllm-next/requirements.in --excludes cpu/excludes.txt \
+                --overrides vllm-next/overrides.txt ;;
     esac
 done

@@ -59,6 +59,7 @@ def a_job(rule, **wildcards):
         resources={},
         output=[rule],
         wildcards=SimpleNamespace(**wildcards),
+        container_img_url=None,
     )
 
 
@@ -69,7 +70,7 @@ class Jobs(dict):
         return []
 
 
-def a_dry_run(handler, cost, dtype="auto", gpus=0):
+def a_dry_run(handler, cost, dtype="auto", gpus=0, image=None):
     """What an announced dry run of two trainings, a table and a target prints behind Snakemake's last line."""
     jobs = [
         a_job("train", paper="p", cell="c", seed="1"),
@@ -77,6 +78,7 @@ def a_dry_run(handler, cost, dtype="auto", gpus=0):
         a_job("tables"),
         a_job("all"),
     ]
+    jobs[0].container_img_url = image
     dag = SimpleNamespace(
         jobs=jobs,
         jobid=jobs.index,
@@ -133,11 +135,16 @@ def test_times_of_this_machine_are_not_called_those_of_another(handler, capsys, 
     assert "time: about 2 min; 1 core\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("gpus", "installed", "warns"), [(8, False, True), (8, True, False), (0, False, False)])
-def test_runs_on_gpus_in_an_environment_for_cpus_are_warned_about(handler, capsys, monkeypatch, gpus, installed, warns):
+@pytest.mark.parametrize(
+    ("gpus", "image", "installed", "warns"),
+    [(8, None, False, True), (8, None, True, False), (0, None, False, False), (8, "redraft.sif", False, False)],
+)
+def test_runs_on_gpus_in_an_environment_for_cpus_are_warned_about(
+    handler, capsys, monkeypatch, gpus, image, installed, warns
+):
     found = [object()] if installed else []
     monkeypatch.setattr("importlib.metadata.distributions", lambda name: found if name == "vllm" else [])
-    a_dry_run(handler, lambda runs: "", gpus=gpus)
+    a_dry_run(handler, lambda runs: "", gpus=gpus, image=image)
     assert ("this environment is for CPUs: `make ENV=gpu`" in capsys.readouterr().err) is warns
 
 

@@ -115,9 +115,21 @@ class VLLMWorld(TorchWorld):
 def server(policies, tmp_path_factory):
     if not importlib.util.find_spec("vllm"):
         pytest.skip("vLLM is not installed")
-    world = VLLMWorld(policies, tmp_path_factory.mktemp("policy"))
-    yield world
-    world.latest.close()
+    with pytest.MonkeyPatch.context() as patch:
+        use_all_seeds(patch)
+        world = VLLMWorld(policies, tmp_path_factory.mktemp("policy"))
+        yield world
+        world.latest.close()
+
+
+def use_all_seeds(patch):
+    """Sample by vLLM's method for GPUs in 0.24, whose method for processors ignores all seeds of a batch in which a
+    request has none, as requests for scores have."""
+    import vllm
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+
+    if vllm.__version__.startswith("0.24."):
+        patch.setattr(TopKTopPSampler, "forward_cpu", TopKTopPSampler.forward_native)
 
 
 WITH_SERVER = pytest.param("vllm", marks=pytest.mark.servers)

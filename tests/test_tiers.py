@@ -37,8 +37,15 @@ def test_a_marked_test_has_the_environment_as_it_is(tmp_path, monkeypatch):
     assert not REFUSED.keys() & os.environ.keys()
 
 
-@pytest.mark.parametrize("name", ["from tests" + ".slurm.cluster import Cluster", "ROOT / '.venv" + "-lighteval/bin'"])
-def test_a_file_that_starts_slurm_or_lighteval_has_no_unmarked_test(tmp_path, name):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "from tests" + ".slurm.cluster import Cluster",
+        "ROOT / '.venv" + "-lighteval/bin'",
+        "ROOT / '.venv" + "-vllm-next/bin'",
+    ],
+)
+def test_a_file_that_starts_slurm_or_another_environment_has_no_unmarked_test(tmp_path, name):
     file = tmp_path / "test_x.py"
     file.write_text(name)
     check_marks([an_item(file, MARKER)])

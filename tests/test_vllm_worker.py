@@ -1,7 +1,7 @@
 """Scores of our worker of vLLM against those of vLLM's own method, which it replaces, with and without the cache."""
 
 import importlib.util
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count, cycle
 from types import MethodType
 
@@ -13,7 +13,6 @@ from redraft.config import TinyModel
 from redraft.engines.torch.head import LOGITS_AT_ONCE
 from redraft.engines.vllm.engine import SCORING, VLLMEngine
 from redraft.errors import UserError
-from redraft.evaluate.lm_eval.stock import cpu_build_named_vllm
 from redraft.rollout.engine import Inversion, Residual
 from redraft.rollout.streams import stream
 from redraft.tasks.tokenizer import make_tokenizer
@@ -24,9 +23,12 @@ LONGEST, BLOCK, VOCABULARY = 200, 32, 44
 NUMBERS = count()
 
 
+CHUNKS = {"enable_chunked_prefill": True, "max_num_batched_tokens": 48, "max_rows": 3}
 SETTINGS = {
     "in one pass": {},
-    "in chunks": {"enable_chunked_prefill": True, "max_num_batched_tokens": 48, "max_rows": 3},
+    "in chunks": CHUNKS,
+    "in one pass, ahead": {},
+    "in chunks, ahead": CHUNKS,
     "by a stock worker": {"worker_cls": "auto"},
 }
 
@@ -42,14 +44,49 @@ def server(request, tmp_path_factory):
     for parameter in model.parameters():
         parameter.data *= 4 if parameter.ndim == 2 else 1
     model.save_pretrained(folder)
-    vllm = LocalVLLM(folder, LONGEST, **SETTINGS[request.param])
-    yield vllm
-    vllm.close()
+    with scheduled_ahead() if request.param.endswith("ahead") else nullcontext():
+        vllm = LocalVLLM(folder, LONGEST, **SETTINGS[request.param])
+        yield vllm
+        vllm.close()
 
 
-def served(how):
-    """Another server for a test."""
-    return pytest.mark.parametrize("server", [how], indirect=True, scope="module")
+class NoStream:
+    """A stream or an event of CUDA, on a processor: all is done when it is asked for."""
+
+    def __init__(self, *_):
+        self.wait_stream = self.record = self.synchronize = lambda *_: None
+
+
+@contextmanager
+def scheduled_ahead():
+    """vLLM schedules a step before it knows the tokens of the step before, as it does by default on GPUs.
+
+    Its platform for processors switches that off.
+    """
+    from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    def ahead(vllm_config):
+        update(vllm_config)
+        vllm_config.scheduler_config.async_scheduling = True
+
+    def with_stream(runner, *arguments, **settings):
+        initialise(runner, *arguments, **settings)
+        runner.async_output_copy_stream = NoStream()
+
+    update, initialise = CpuPlatform.check_and_update_config, CPUModelRunner.__init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuPlatform, "check_and_update_config", staticmethod(ahead))
+        patch.setattr(CPUModelRunner, "__init__", with_stream)
+        patch.setattr(torch.cuda, "current_stream", NoStream)
+        patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+        patch.setattr(torch, "Event", NoStream)
+        yield
+
+
+def served(*how):
+    """Other servers for a test."""
+    return pytest.mark.parametrize("server", how, indirect=True, scope="module")
 
 
 @pytest.fixture
@@ -137,6 +174,7 @@ def at(distributions, temperature):
     return torch.from_numpy(distributions / temperature).log_softmax(-1).numpy()
 
 
+@served("in one pass", "in one pass, ahead")
 def test_scores_are_at_the_temperature_of_their_request_also_beside_others(vllm):
     """All are computed in one step."""
     temperatures = (0.6, 1.0, 1.5)
@@ -147,6 +185,7 @@ def test_scores_are_at_the_temperature_of_their_request_also_beside_others(vllm)
         np.testing.assert_allclose(scores.top.log_probs, -np.sort(-distribution)[:, :3], atol=1e-5)
 
 
+@served("in one pass", "in one pass, ahead")
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
 def test_what_is_sampled_has_the_policys_log_probability_at_its_temperature_without_a_bias(temperature, vllm):
     """All tokens but the three least probable are biased away, so that one of these is sampled."""
@@ -232,7 +271,8 @@ def test_rows_that_the_cache_hides_are_not_a_number(vllm):
 
 @pytest.mark.parametrize("top", [0, 1, 3])
 def test_verls_servers_read_the_same_rows_also_hidden_ones(top, vllm):
-    with cpu_build_named_vllm():  # verl asks for its version
+    stock = pytest.importorskip("redraft.evaluate.lm_eval.stock", reason="lm-eval is not installed")
+    with stock.cpu_build_named_vllm():  # verl asks for its version
         utils = pytest.importorskip("verl.workers.rollout.vllm_rollout.utils", reason="verl is not installed")
     from vllm import SamplingParams
 
@@ -260,7 +300,7 @@ def test_the_rest_of_a_prompt_or_all_of_it_may_be_scored(vllm):
         np.testing.assert_allclose(rows, whole[first:], atol=1e-5)
 
 
-@served("in chunks")
+@served("in chunks", "in chunks, ahead")
 def test_a_prefill_in_chunks_gives_the_same_and_leaves_no_answer(vllm):
     """On a GPU a prompt is computed in several steps, of which each has a part of the rows."""
     pairs = [(tokens_of(f"prompt {n}", n), tokens_of(f"draft {n}", 140 - n)) for n in (2, 40, 47, 48, 49, 100)]
@@ -276,7 +316,7 @@ def unfinished(worker):
     return len(worker.model_runner._answers)
 
 
-@served("in chunks")
+@served("in chunks", "in chunks, ahead")
 def test_an_aborted_request_leaves_no_answer(vllm):
     begun = []
 
@@ -316,6 +356,24 @@ def test_log_probabilities_of_a_stock_worker_are_refused_at_another_temperature(
     vllm.run(sampled(temperature=0.6))
 
 
+@served("in one pass, ahead")
+def test_responses_that_are_scheduled_ahead_have_the_policys_log_probabilities(vllm):
+    core = vllm.engine.engine_core.engine_core
+    assert (core.batch_queue.maxlen, type(core.scheduler).__name__) == (2, "AsyncScheduler")
+    engine, prompts = VLLMEngine(vllm, (5, 6), LONGEST), [tokens_of(f"prompt {n}", n) for n in (2, 20, 40, 60)]
+
+    async def one(prompt):
+        async with engine.session(prompt.tolist()) as session:
+            return await session.decode(np.zeros(0, np.int32), 40, Inversion(np.array([len(prompt) / 100])))
+
+    made = vllm.run(*map(one, prompts))
+    assert len({len(each.tokens) for each in made}) > 1, "some end before others"
+    for prompt, each in zip(prompts, made, strict=True):
+        distribution = whole_distributions(vllm, prompt, each.tokens)[np.arange(len(each.tokens)), each.tokens]
+        np.testing.assert_allclose(each.log_probs, distribution, atol=1e-5)
+
+
+@served("in one pass", "in one pass, ahead")
 def test_a_continuation_finds_what_was_scored(vllm):
     """Both requests of a session read the cache, and the prompt of the first came from another session."""
     prompt, draft = tokens_of("prompt", 40), tokens_of("draft", 60)

@@ -13,7 +13,7 @@ from redraft.ops.locking.termination import sigterm_on_hangup
 from redraft.ops.slurm.jobs import cancel_whole_call, recognise_all_ends
 from redraft.ops.slurm.feasibility import check_requests
 from redraft.ops.slurm.waiting import watch_queue
-from redraft.ops.workflow import dry_run, job_times
+from redraft.ops.workflow import containers, dry_run, job_times
 from redraft.ops.workflow.code_hash import code_of
 from redraft.ops.workflow.other_owners import check_before_lock, check_no_other_owner
 from redraft.ops.workflow.fit import Fit, cluster_of, record_left_out, submits
@@ -78,6 +78,8 @@ PLAN = checked(CampaignPlan)(
     fault=fault_of_run,
 )
 PRESET, LAYOUT = PLAN.preset, PLAN.layout
+IMAGE = checked(containers.image_of)(workflow, CALL.container, PRESET)
+containers.print_recipe_instead(workflow)
 INPUTS = RuleInputs(PLAN, SITE)
 DECLARED = Declarations(EXPERIMENTS)
 SITE_FILE = site_file()  # the checkout's file, for messages; jobs read its frozen copy
@@ -128,6 +130,7 @@ onstart:
     STOP.install()
     checked(count_devices)(workflow, {rule: INPUTS.gpus(rule) for rule in STAGES})
     checked(check_requests)(workflow, STAGES, SITE_FILE)
+    checked(containers.check_nodes)(workflow)
     limit_local_jobs(workflow)
     lift_rate_limit(workflow)
     checked(freeze.start)(workflow, PRESET.name, CHECKOUT_HASH)

@@ -51,7 +51,8 @@ def announce(
         times = [f"{time_text(estimate_time_left(graph, (), {}, known))}; {cores}{source}"]
         if runs and known.mean("train") is None and (line := cost(runs)):
             times.append(line)
-        if runs and preset.engine.gpus and not has_gpu_packages():
+        in_image = any(job.container_img_url for job in jobs)
+        if runs and preset.engine.gpus and not in_image and not has_gpu_packages():
             times.append("its runs need GPUs, and this environment is for CPUs: `make ENV=gpu` (docs/paper-scale.md)")
         if runs and (ratio := pace.times_float32(preset.engine.dtype)) > SLOW_RATIO:
             times.append(

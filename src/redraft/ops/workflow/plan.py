@@ -48,6 +48,8 @@ class Call(Config):
     """User-defined file of cells (`redraft.config.own`)."""
     without_unfitting: bool = False
     """Leave out cells whose runs do not fit into their GPUs or onto the cluster's nodes, instead of rejecting all."""
+    container: str = ""
+    """Image in which jobs run: a file or a URL (`redraft.ops.workflow.containers`)."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Call":

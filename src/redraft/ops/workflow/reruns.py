@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from redraft.config import own
+from redraft.messages import echo
 
 RECORDS = Path(".snakemake/metadata")
 """Snakemake's records of the params and inputs from which files were made."""
@@ -28,9 +29,9 @@ def files_to_make(preset: str, files: Sequence[str]) -> set[str] | None:
     command = [sys.executable, "-m", "snakemake", "--summary", "--config", *config, "--", *files]
     plan = subprocess.run(command, capture_output=True, text=True, check=False)
     if plan.returncode:
-        print(
+        echo(
             f"Snakemake cannot plan these runs, so that their states are of their own files:\n{plan.stderr.strip()}",
-            file=sys.stderr,
+            err=True,
         )
         return None
     rows = [line.split("\t") for line in plan.stdout.splitlines()]
