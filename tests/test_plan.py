@@ -49,7 +49,7 @@ def finish(plan, cell, seed):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"presets": "tiny"}, ["presets", "cells, papers, preset, seeds"]),
+        ({"presets": "tiny"}, ["presets", "cells, container, papers, preset, seeds, without_unfitting"]),
         ({"preset": ["tiny"]}, ["preset", "must be a text"]),
         ({"seeds": 0}, ["seeds", "at least 1"]),
         ({"seeds": "some"}, ["seeds", "some"]),

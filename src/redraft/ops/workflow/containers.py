@@ -5,6 +5,7 @@ from typing import Any
 
 from redraft.config import Preset
 from redraft.errors import UserError
+from redraft.messages import echo
 
 RECIPES = {"dockerfile": "Dockerfile", "apptainer": "redraft.def"}
 """Recipe in `envs/containers` by format of `snakemake --containerize`."""
@@ -68,6 +69,6 @@ def print_recipe_instead(workflow: Any) -> None:
     """Let `snakemake --containerize` print this project's recipe; Snakemake's own only has conda environments."""
 
     def containerize(fmt: str = "dockerfile") -> None:
-        print(Path(workflow.basedir, "envs/containers", RECIPES[fmt]).read_text(encoding="utf-8"), end="")
+        echo(Path(workflow.basedir, "envs/containers", RECIPES[fmt]).read_text(encoding="utf-8"), nl=False)
 
     workflow.containerize = containerize
