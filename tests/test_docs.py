@@ -88,7 +88,7 @@ def commands_of(page):
             yield shlex.split(line, comments=True)
 
 
-CONFIG = {"preset", "papers", "cells", "seeds", "without_unfitting"}
+CONFIG = {"preset", "papers", "cells", "seeds", "without_unfitting", "container"}
 PROGRAM = typer.main.get_command(app)
 
 
