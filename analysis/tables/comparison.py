@@ -199,24 +199,32 @@ def _lacks(quantity: str, source: TableSource) -> bool:
 
 
 def average_cell(line: TableLine, column: Column, cells: list[TableCell], source: TableSource) -> TableCell:
-    """The mean of a line's speedups, of those targets that were reached; the paper's is the printed mean if it has
-    one of all these targets."""
+    """The mean of a line's speedups to the targets that were reached.
+
+    The paper's is over the same targets: its printed mean if these are all of which it has a speedup, else the mean of
+    its speedups to them, and NaN if it lacks one. Without runs it is the paper's mean of all its targets.
+    """
     speedups = [cell for cell in cells if cell.column.in_brackets]
     parts = [cell for cell in speedups if cell.applicable]
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
-    reported = [cell.reported for cell in speedups if not math.isnan(cell.reported)]
-    of_all = bool(reported) and all(cell.column.reported for cell in speedups)
+    reported = [cell for cell in speedups if not math.isnan(cell.reported)]
+    of_all = bool(reported) and all(cell.column.reported for cell in speedups) and (parts == reported or not seeds)
     row = source.reported_row(line.row.cell, line.row.reported) if of_all else {}
     return TableCell(
         line=line,
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in sorted(seeds)},
-        reported=row.get(AVERAGE, sum(reported) / len(reported) if reported else math.nan),
+        reported=row.get(AVERAGE, _mean_reported(parts if seeds else reported)),
         cells=(line.row.cell,) if line.is_baseline else (line.row.cell, line.baseline),
         applicable=bool(parts),
         timed=any(cell.timed for cell in speedups),
         blocks=cells[0].blocks,
     )
+
+
+def _mean_reported(cells: list[TableCell]) -> float:
+    """The mean of the paper's values of these cells, NaN if it lacks one of them."""
+    return sum(cell.reported for cell in cells) / len(cells) if cells else math.nan
 
 
 def _noise(line: TableLine, column: Column, source: TableSource, seeds: list[int]) -> float:
@@ -337,18 +345,22 @@ def _judged_by_others(frame: pd.DataFrame, table: RunTable) -> pd.DataFrame:
 
 
 def _mean_of(cells: list[TableCell]) -> TableCell:
-    """The mean of a column over the lines that are not compared with themselves, where all of them were run."""
+    """The mean of a column over the lines that are not compared with themselves, where all of them were run.
+
+    The paper's is over the same lines, NaN if it lacks one of them: a mean over other lines is no other result of the
+    same. Without runs it is over all lines that the paper has.
+    """
     column, grouped = cells[0].column, any(cell.line.group for cell in cells)
     rows = [cell for cell in cells if not cell.line.is_baseline and cell.line.at != 0]
     parts = [cell for cell in rows if cell.applicable] or rows
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
-    reported = [cell.reported for cell in parts if not math.isnan(cell.reported)]
+    reported = parts if seeds else [cell for cell in parts if not math.isnan(cell.reported)]
     row = Row.model_construct(label="Mean", cell="", at="end", reported={}, group="", baseline=None)
     return TableCell(
         line=TableLine(row, "All" if grouped else "", "Mean", baseline="(each row's)"),
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in seeds},
-        reported=sum(reported) / len(reported) if reported else math.nan,
+        reported=_mean_reported(reported),
         cells=tuple(dict.fromkeys(name for cell in parts for name in cell.cells)),
         noise=math.sqrt(sum(cell.noise**2 for cell in parts)) / len(parts) if parts else math.nan,
         applicable=any(cell.applicable for cell in rows),
