@@ -329,8 +329,7 @@ def _covers(file: Path, manifests: Mapping[str, Path]) -> bool:
 
 
 def _repeated(steps: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """Steps of one seed with the seconds of a file of repeats; NaN for times that it lacks, so that no ratio mixes both.
-    """
+    """Steps of one seed with the times of a file of repeats; NaN for those that it lacks: no ratio mixes both."""
     rounds = read_parquet(file, (*REPEATS_KEY, "round", *GENERATION))
     stages = [name for name in rounds if name.startswith("seconds.")]
     by_step = rounds.assign(generation=rounds[GENERATION].sum(axis=1)).groupby(REPEATS_KEY)

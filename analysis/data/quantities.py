@@ -71,7 +71,8 @@ def _reuse_share(steps: pd.DataFrame) -> float:
 
 
 def _sum(*columns: str) -> Reduce:
-    return lambda steps: float(steps[list(columns)].sum().sum())
+    """Sum over steps that have a value, NaN if no step of the run has one of a column."""
+    return lambda steps: float(steps[list(columns)].sum(min_count=1).sum(skipna=False))
 
 
 STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
@@ -211,7 +212,7 @@ def _of_derived(quantity: str, reduce: Reduce) -> Reduce:
 
 
 def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dict[int, float]:
-    """A quantity of prompts in a bin, by seed, over visits in the first `at` steps."""
+    """A quantity of prompts in a bin, by seed, over visits that began in the first `at` steps by the clock of runs."""
     low, high, by, quantity = binned.groups()
     edges, closed = (float(low), float(high)), float(high) == 1
     chosen = runs.runs[runs.runs["cell"] == cell]
@@ -221,10 +222,13 @@ def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dic
         columns = zip(chosen["seed"], chosen["initial"], chosen["probe"], strict=True)
         probed = {int(seed): of_initial(Path(initial).parent, probe) for seed, initial, probe in columns}
         return {seed: in_bin(p, quantity, by, edges, closed) for seed, p in probed.items() if p is not None}
+    steps = runs.steps_of(cell)
+    # Rollouts are by generation step, from 0, of which a training step may have several.
+    generated = steps[steps["step"] < (math.inf if at is None else at)].groupby("seed").size()
     found = {}
     for seed, manifest in zip(chosen["seed"], chosen["manifest"], strict=True):
         prompts = of_prompts(Path(manifest).parent, quantities_of_bins(by, quantity))
-        prompts = prompts if at is None else prompts[prompts["step"] < at]
+        prompts = prompts if at is None else prompts[prompts["step"] < generated.get(seed, 0)]
         found[int(seed)] = in_bin(prompts, quantity, by, edges, closed)
     return found
 
@@ -284,13 +288,14 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
 def at_equal_budget(runs: Runs, quantity: str, cell: str) -> dict[int, float]:
     """The accuracy that each finished run of a cell has at an equal budget, by linear interpolation.
 
-    Nothing where one of the cells was not run: their budget is not known.
+    Nothing where one of the cells was not run or never records what is spent: their budget is not known.
     """
     spent_of, cells, accuracy = quantity.removeprefix(AT_EQUAL).split(":", 2)
     totals = [by_seed(runs, f"sum:{spent_of}", each) for each in cells.split("+")]
-    if not all(totals):
+    spent_by_runs = [value for total in totals for value in total.values()]
+    if not all(totals) or any(map(math.isnan, spent_by_runs)):
         return {}
-    budget = min(value for total in totals for value in total.values())
+    budget = min(spent_by_runs)
     spent = spent_at(runs, spent_of, cell)
     found = {}
     for seed, policies in of_policies(runs, accuracy, cell).sort_values("step").groupby("seed"):
@@ -300,9 +305,9 @@ def at_equal_budget(runs: Runs, quantity: str, cell: str) -> dict[int, float]:
 
 
 def spent_at(runs: Runs, quantity: str, cell: str) -> dict[tuple[int, int], float]:
-    """Sum of a quantity over the first steps of a cell's runs, by seed and steps done."""
+    """Sum of a quantity over the first steps of a cell's runs, by seed and steps done; steps without one add none."""
     steps = of_steps(runs, quantity, cell).sort_values("step")
-    sums = steps.assign(sum=steps["value"].astype(float).groupby(steps["seed"]).cumsum())
+    sums = steps.assign(sum=steps["value"].astype(float).fillna(0).groupby(steps["seed"]).cumsum())
     found = {(int(line.seed), int(line.step) + 1): float(line.sum) for line in sums.itertuples()}
     return found | {(int(seed), 0): 0.0 for seed in steps["seed"].unique()}
 
