@@ -99,6 +99,16 @@ def test_a_mean_row_leaves_rows_that_are_compared_with_themselves_and_initial_po
     )
 
 
+@pytest.mark.parametrize(("correct", "of_baseline", "tested"), [(0, 0, False), (30, 30, False), (0, 1, True)])
+def test_an_accuracy_at_the_floor_or_ceiling_next_to_such_a_one_is_not_tested(runs, correct, of_baseline, tested):
+    scores = runs.scores[runs.scores["benchmark"] == "few"]
+    scores = scores.assign(correct=[of_baseline if cell == PLAIN else correct for cell in scores["cell"]])
+    points = Column(**ACCURACY, relative="difference")
+    cell = made(replace(runs, scores=scores), [points], ROWS, REPORTED).loc[("reuse", "accuracy")]
+    assert cell["n_seeds"] == 2
+    assert (not math.isnan(cell["p"]), not math.isnan(cell["p_corrected"])) == (tested, tested)
+
+
 REPORTED = transcription(
     ("deepmath-6k", "vanilla", "tokens", 100),
     ("deepmath-6k", "speculative", "tokens", 30),

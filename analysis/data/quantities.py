@@ -7,7 +7,7 @@ another name than its record.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -231,6 +231,36 @@ def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dic
         prompts = prompts if at is None else prompts[prompts["step"] < generated.get(seed, 0)]
         found[int(seed)] = in_bin(prompts, quantity, by, edges, closed)
     return found
+
+
+SHARES = (
+    *("reward", "fresh_reward", "trained_reward"),
+    *("informative", "without_correct", "without_correct_after_reuse", "all_correct"),
+)
+"""Quantities of a step or a run that are shares of right answers, or of prompts by these."""
+
+
+def _largest(quantity: str) -> float | None:
+    """Largest possible value of an accuracy or a share of right answers, whose least is 0; None of another quantity."""
+    if quantity.startswith(ACCURACY) or (quantity.startswith(AT_EQUAL) and ACCURACY in quantity):
+        return 100.0
+    prefix, _, name = quantity.rpartition(":")
+    reduced = not prefix or prefix in REDUCTIONS or WINDOW.fullmatch(prefix)
+    return 1.0 if reduced and name in SHARES else None
+
+
+def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], margin: float = 0.0) -> str:
+    """`floor` or `ceiling` if every value of all sides is within the margin of that end; else empty.
+
+    There a difference cannot exceed the margin, whatever was learned: 0 % against 0 % is no agreement.
+    """
+    ends = {_largest(quantity) for quantity in quantities}
+    values = [value for side in sides for value in side.values()]
+    if len(ends) != 1 or not values or (largest := ends.pop()) is None:
+        return ""
+    if max(values) <= margin:
+        return "floor"
+    return "ceiling" if min(values) >= largest - margin else ""
 
 
 def numbers(runs: Runs) -> list[str]:

@@ -13,7 +13,7 @@ from functools import cached_property
 import pandas as pd
 
 from redraft.analysis.data.measured import Measured
-from redraft.analysis.data.quantities import of_accuracy
+from redraft.analysis.data.quantities import bound_of, of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
 from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, Family, estimate, paired
 from redraft.analysis.data.timing import is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
@@ -111,6 +111,7 @@ class TableCell:
         noise: standard error that sampling alone causes, NaN where that is unknown.
         applicable: false if there can be no such value.
         timed: whether it is made of seconds.
+        bound: `floor` or `ceiling` if cell and baseline are there, so that no difference could show; else empty.
         blocks: of the seeds.
     """
 
@@ -122,12 +123,13 @@ class TableCell:
     noise: float = math.nan
     applicable: bool = True
     timed: bool = False
+    bound: str = ""
     blocks: Blocks = field(default_factory=dict, repr=False)
 
     @property
     def compared(self) -> bool:
         """True if the cell has an effect to be tested."""
-        return bool(relation(self.column)) and self.applicable and not self.line.is_baseline
+        return bool(relation(self.column)) and self.applicable and not self.line.is_baseline and not self.bound
 
     @property
     def neutral(self) -> float:
@@ -150,7 +152,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
     """One cell of a table."""
     declared, column = column, column.of_group(line.group)
     relative = relation(column)
-    cell, baseline, measured = line.row.cell, line.baseline, source.measured
+    cell, baseline, measured, bound = line.row.cell, line.baseline, source.measured, ""
     if _lacks(column.quantity, source):
         values = {}
     elif column.quantity.startswith(SPEEDUP):
@@ -158,7 +160,9 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
     else:
         values = measured.values(column.quantity, cell, line.at, line.clock)
         if column.relative:
-            values = paired(values, measured.values(column.quantity, baseline, line.at, line.clock), column.relative)
+            before = measured.values(column.quantity, baseline, line.at, line.clock)
+            bound = bound_of([column.quantity], (values, before))
+            values = paired(values, before, column.relative)
     values = {seed: value * column.scale for seed, value in values.items()}
     applicable = _applicable(line, column, values, source)
     compared = bool(relative) and not line.is_baseline
@@ -171,6 +175,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
         noise=_noise(line, column, source, list(values)) if applicable else math.nan,
         applicable=applicable,
         timed=is_timed(column.quantity),
+        bound=bound,
         blocks=source.measured.runs.blocks,
     )
 
@@ -365,6 +370,7 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
         noise=math.sqrt(sum(cell.noise**2 for cell in parts)) / len(parts) if parts else math.nan,
         applicable=any(cell.applicable for cell in rows),
         timed=any(cell.timed for cell in cells),
+        bound=parts[0].bound if len({cell.bound for cell in parts}) == 1 else "",
         blocks=cells[0].blocks,
     )
 
