@@ -45,7 +45,11 @@ def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1", steps=(0,
 
 def recorded(folder):
     """The folder, with the record of its files' hashes."""
-    made = {"sha256": hashes(folder / "grades.parquet"), "made_from": hashes(folder / "generations.parquet")}
+    write_json(folder / "scores.json", {})
+    made = {
+        "sha256": hashes(folder / "grades.parquet", folder / "scores.json"),
+        "made_from": hashes(folder / "generations.parquet"),
+    }
     write_json(folder / "grades.json", made)
     return folder
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, no_reported
-from redraft.analysis.tables.comparison import TableCell, TableLine, average_cell, make_table
+from redraft.analysis.tables.comparison import TableCell, TableLine, _mean_of, average_cell, make_table
 from redraft.analysis.tables.table_columns import AVERAGE
 from redraft.analysis.tables.table_columns import average as average_column
 from redraft.config import CellTable, Column, Experiments, Reported, Row
@@ -78,6 +78,20 @@ def test_a_mean_row_is_over_seeds_that_all_rows_have_and_less_noisy_than_they(ru
     assert mean["reproduced"] == pytest.approx(sum(accuracy(c, s) for c in (PLAIN, REUSE) for s in (0, 2)) / 4)
     assert mean["noise"] == pytest.approx(math.hypot(NOISE[PLAIN], NOISE[REUSE]) / 2)
     assert mean["noise"] < min(NOISE.values())
+
+
+def test_a_mean_row_s_noise_has_a_shared_baseline_once_per_row_and_blocks_count_alike(runs):
+    """Four rows less one baseline, each with a noise of 1: the baseline's does not become less by the mean."""
+    points = Column(**ACCURACY, relative="difference")
+    cells = made(runs, [points], [*ROWS, Row(label="again", cell="grpo-spec-l0")], mean_row=True)
+    assert math.isnan(cells.loc[("Mean", "accuracy"), "noise"]), "one was not run"
+    line, key = TableLine(Row(label="r", cell=REUSE), "", "r", PLAIN), (PLAIN, None)
+    parts = [TableCell(line, points, {0: 1.0}, math.nan, (name,), {(name, None): 1.0, key: -1.0}) for name in "abcd"]
+    assert _mean_of(parts).noise == pytest.approx(math.sqrt(4 / 16 + 1))
+    lines = runs.runs.assign(block=[0, 0, 1, 0, 1])
+    own = made(replace(runs, runs=lines), [Column(**ACCURACY)], ROWS).loc[("plain", "accuracy")]
+    squares = {seed: squared_noise(PLAIN, seed) for seed in (0, 1, 2)}
+    assert own["noise"] == pytest.approx(math.sqrt((squares[0] + squares[1]) / 16 + squares[2] / 4))
 
 
 def test_a_mean_row_is_compared_with_the_paper_s_only_if_it_has_all_rows(runs):

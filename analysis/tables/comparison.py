@@ -5,6 +5,7 @@ adds intervals and verdicts.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -108,7 +109,8 @@ class TableCell:
     Attributes:
         values: by seed, in the column's unit.
         cells: whose runs they come from.
-        noise: standard error that sampling alone causes, NaN where that is unknown.
+        noises: standard errors that sampling alone causes, by evaluated policies (cell, steps done), in the column's
+            unit and negative for a baseline; empty where they are unknown.
         applicable: false if there can be no such value.
         timed: whether it is made of seconds.
         bound: `floor` or `ceiling` if cell and baseline are there, so that no difference could show; else empty.
@@ -120,7 +122,7 @@ class TableCell:
     values: Mapping[int, float]
     reported: float
     cells: tuple[str, ...]
-    noise: float = math.nan
+    noises: Mapping[tuple[str, int | None], float] = field(default_factory=dict)
     applicable: bool = True
     timed: bool = False
     bound: str = ""
@@ -136,6 +138,11 @@ class TableCell:
         """Value of a relative cell without an effect; NaN for an absolute one."""
         relative = relation(self.column)
         return NEUTRAL[relative] if relative else math.nan
+
+    @property
+    def noise(self) -> float:
+        """Standard error of the mean that sampling alone causes, NaN where that is unknown."""
+        return math.hypot(*self.noises.values()) if self.noises else math.nan
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -172,7 +179,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
         values=values if applicable else {},
         reported=_reported(line, column, table, source),
         cells=(line.row.cell, line.baseline) if compared else (line.row.cell,),
-        noise=_noise(line, column, source, list(values)) if applicable else math.nan,
+        noises=_noises(line, column, source, list(values)) if applicable else {},
         applicable=applicable,
         timed=is_timed(column.quantity),
         bound=bound,
@@ -232,16 +239,33 @@ def _mean_reported(cells: list[TableCell]) -> float:
     return sum(cell.reported for cell in cells) / len(cells) if cells else math.nan
 
 
-def _noise(line: TableLine, column: Column, source: TableSource, seeds: list[int]) -> float:
-    """Standard error of a mean over seeds, or of a difference between two, that sampling alone causes."""
-    if not column.quantity.startswith(ACCURACY) or column.relative not in (None, "difference"):
-        return math.nan
+def _noises(
+    line: TableLine, column: Column, source: TableSource, seeds: list[int]
+) -> dict[tuple[str, int | None], float]:
+    """`TableCell.noises` of a mean over blocks of seeds, or of a difference between two."""
+    if not seeds or not column.quantity.startswith(ACCURACY) or column.relative not in (None, "difference"):
+        return {}
     if line.is_baseline and column.relative:
-        return math.nan
-    cells = [line.row.cell, line.baseline] if column.relative else [line.row.cell]
-    floors = [source.measured.noise(column.quantity, cell, line.at, line.clock) for cell in cells]
-    squares = [floor.get(seed, math.nan) ** 2 for floor in floors for seed in seeds]
-    return column.scale * math.sqrt(sum(squares)) / len(seeds) if seeds else math.nan
+        return {}
+    blocks = source.measured.runs.blocks
+    sizes = Counter(blocks.get(seed, seed) for seed in seeds)
+    shares = {seed: column.scale / (len(sizes) * sizes[blocks.get(seed, seed)]) for seed in seeds}
+    found = {}
+    cells = [(1, line.row.cell), *([(-1, line.baseline)] if column.relative else [])]
+    for sign, cell in cells:
+        floor = source.measured.noise(column.quantity, cell, line.at, line.clock)
+        found[cell, line.at] = sign * math.hypot(*(shares[seed] * floor.get(seed, math.nan) for seed in seeds))
+    return found
+
+
+def _noises_of_mean(parts: list[TableCell]) -> dict[tuple[str, int | None], float]:
+    """`TableCell.noises` of a mean of cells, which may share a baseline: its errors add up and do not cancel."""
+    if not all(part.noises for part in parts):
+        return {}
+    found: Counter[tuple[str, int | None]] = Counter()
+    for part in parts:
+        found.update({key: noise / len(parts) for key, noise in part.noises.items()})
+    return dict(found)
 
 
 def _reported(line: TableLine, column: Column, table: RunTable, source: TableSource) -> float:
@@ -367,7 +391,7 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in seeds},
         reported=_mean_reported(reported),
         cells=tuple(dict.fromkeys(name for cell in parts for name in cell.cells)),
-        noise=math.sqrt(sum(cell.noise**2 for cell in parts)) / len(parts) if parts else math.nan,
+        noises=_noises_of_mean(parts),
         applicable=any(cell.applicable for cell in rows),
         timed=any(cell.timed for cell in cells),
         bound=parts[0].bound if len({cell.bound for cell in parts}) == 1 else "",
