@@ -15,7 +15,7 @@ from redraft.files import write_json
 from redraft.provenance import hashes
 
 
-def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1"):
+def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1", steps=(0,)):
     """A folder of an evaluation.
 
     Args:
@@ -23,9 +23,17 @@ def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1"):
         responses: (problem, sample, tokens, right) each.
         benchmark: name.
         prompt: of all problems.
+        steps: of the policies, each with all responses.
     """
     folder.mkdir()
-    keys = [{"step": 0, "benchmark": benchmark, "problem": problem, "sample": n} for problem, n, _, _ in responses]
+    responses, keys = (
+        [*responses] * len(steps),
+        [
+            {"step": step, "benchmark": benchmark, "problem": problem, "sample": n}
+            for step in steps
+            for problem, n, _, _ in responses
+        ],
+    )
     pd.DataFrame(
         [k | {"prompt": prompt, "answer": "2", "tokens": r[2]} for k, r in zip(keys, responses, strict=True)]
     ).to_parquet(folder / "generations.parquet")
@@ -37,7 +45,11 @@ def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1"):
 
 def recorded(folder):
     """The folder, with the record of its files' hashes."""
-    made = {"sha256": hashes(folder / "grades.parquet"), "made_from": hashes(folder / "generations.parquet")}
+    write_json(folder / "scores.json", {})
+    made = {
+        "sha256": hashes(folder / "grades.parquet", folder / "scores.json"),
+        "made_from": hashes(folder / "generations.parquet"),
+    }
     write_json(folder / "grades.json", made)
     return folder
 
@@ -58,6 +70,12 @@ def test_scores_verdicts_and_tokens_are_compared_response_by_response(two):
     # 3 tokens are equal in the first, 2 before a longer response, 0 and 1 in the last two; three responses differ.
     assert found.tokens_a_difference == pytest.approx((3 + 2 + 0 + 1 + 3) / 3)
     assert (found.low, found.high) == paired_interval(np.array([0.5, 0.0])), "a problem is one pair"
+
+
+def test_a_problem_is_one_pair_however_many_policies_it_was_put_to(two, tmp_path):
+    pair = [an_evaluation(tmp_path / name, of, steps=(0, 2, 4)) for name, of in (("c", FIRST), ("d", SECOND))]
+    (once,), (thrice,) = agreements(*two), agreements(*pair)
+    assert (thrice.responses, thrice.low, thrice.high) == (3 * once.responses, once.low, once.high)
 
 
 def test_what_one_of_them_lacks_is_left_out(two, tmp_path):

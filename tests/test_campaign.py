@@ -238,7 +238,7 @@ def test_records_say_what_was_rolled_out_and_whether_there_was_an_update(tmp_pat
         assert (seconds["rollout"], seconds["update_actor"]) == (0.25, 0.5 * record["updated"])
         frame = pd.read_parquet(tmp_path / "rollouts" / f"step-{record['step']:04d}.parquet")
         assert set(frame["epoch"]) == set(frame["visit"]) == {record["epoch"]}
-        assert frame["reward"].mean() == record["reward"]
+        assert frame["reward"].astype(float).mean() == record["reward"]
         assert record["informative"] == (frame["prompt"] % 2 == 0).mean()
 
 

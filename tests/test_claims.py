@@ -15,10 +15,11 @@ from redraft.analysis.claims.reported_claims import (
     SUPPORTED,
     ReportedTables,
     ReportedValues,
+    _holds,
     check,
     columns_of,
 )
-from redraft.analysis.claims.tests import FEWEST, comparison_set
+from redraft.analysis.claims.tests import FEWEST, Comparison, comparison_set
 from redraft.analysis.claims.verdicts import (
     CONTRADICTED,
     INCONCLUSIVE,
@@ -420,6 +421,15 @@ def test_a_count_that_several_comparisons_cannot_reach_is_refused():
 
 def several_of(at_least, **fields):
     return lambda: several(at_least, *(kept(B, A, **fields), kept(C, A, **fields)))
+
+
+@pytest.mark.parametrize(("expected", "values"), [("above", (16.1, 15.1)), ("below", (15.1, 16.1))])
+def test_a_printed_value_on_the_threshold_holds_only_as_a_tie(expected, values):
+    """16.1 - 15.1 is 1 and a little in binary numbers."""
+    threshold = 1.0 if expected == "above" else -1.0
+    parts = [Comparison("x", {0: values[0] - values[1]}, expected, threshold, tie=tie) for tie in (False, True)]
+    assert [_holds(part) for part in parts] == [False, True]
+    assert _holds(Comparison("x", {0: 1.1 * threshold}, expected, threshold))
 
 
 def test_what_no_run_measures_is_listed_with_its_reason_and_its_printed_numbers():

@@ -33,6 +33,7 @@ def write_rollouts(folder):
             {
                 "epoch": step,
                 "prompt": prompt,
+                "visit": step,
                 "sample": i,
                 "tokens": np.arange(3 + prompt + step),
                 "prefix_length": step,
@@ -74,7 +75,9 @@ def test_quantities_of_prompts_by_hand(tmp_path):
     assert found["pass_rate"].to_dict() == {(0, 0): 0.0, (0, 1): 1.0, (1, 0): 0.5, (1, 1): 1.0}
     assert found["pass_rate_so_far"].to_dict() == {(0, 0): 0.0, (0, 1): 1.0, (1, 0): 0.25, (1, 1): 1.0}
     assert found["pass_rate_before"].dropna().to_dict() == {(1, 0): 0.0, (1, 1): 1.0}, "of earlier visits alone"
-    assert found.loc[(1, 1)].drop(["epoch", "pass_rate", "pass_rate_so_far", "pass_rate_before"]).to_dict() == {
+    assert found.loc[(1, 1)].drop(
+        ["epoch", "visit", "pass_rate", "pass_rate_so_far", "pass_rate_before"]
+    ).to_dict() == {
         "responses": 4.0,
         "response_length": 5.0,
         "prefix_length": 1.0,
@@ -84,6 +87,33 @@ def test_quantities_of_prompts_by_hand(tmp_path):
         of_prompts(tmp_path, ["luck"])
     with pytest.raises(UserError, match="no saved rollouts"):
         of_prompts(tmp_path / "none", ["pass_rate"])
+
+
+def test_a_visit_that_a_later_step_continues_is_one(tmp_path):
+    """Two responses to screen a prompt in step 0 and three more in step 1, which is of the next epoch."""
+    for step, rewards in enumerate(([0.0, 1.0], [1.0, 1.0, 0.0])):
+        file = tmp_path / f"rollouts/step-{step:04d}.parquet"
+        file.parent.mkdir(exist_ok=True)
+        pd.DataFrame({"epoch": step, "prompt": 3, "visit": 0, "reward": rewards}).to_parquet(file)
+    found = of_prompts(tmp_path, ["responses", "pass_rate", "pass_rate_before"])
+    assert found.fillna(-1).to_dict("records") == [
+        {
+            "step": 0,
+            "epoch": 0,
+            "prompt": 3,
+            "visit": 0,
+            "responses": 5.0,
+            "pass_rate": pytest.approx(0.6),
+            "pass_rate_before": -1.0,
+        }
+    ]
+
+
+def test_bins_of_training_steps_hold_the_visits_of_their_generation_steps(runs):
+    """One training step of both generation steps."""
+    steps = runs.steps.assign(training_step=runs.steps["step"], updated=runs.steps["step"] == 1)
+    by_training_steps = Runs(runs.runs, steps, runs.scores).by("training_steps")
+    assert by_seed(by_training_steps, "bin@0.5-1:pass_rate:share", A, at=1) == {0: 0.75}
 
 
 def test_a_histogram_counts_prompts_and_the_last_edge_belongs_to_the_last_bin(runs):

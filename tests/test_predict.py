@@ -20,7 +20,9 @@ from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.lab.predict import observations
+from redraft.lab.predict.jackknife import IntervalEstimate
 from redraft.lab.predict.observations import measure_pair
+from redraft.lab.predict.prediction import _inverse
 from redraft.lab.predict.saved_rollouts import read_file
 from redraft.lab.predict.saved_run import SavedRun, open_run
 from redraft.methods.epochs import Epochs
@@ -366,3 +368,10 @@ def test_a_single_prompt_has_no_interval(run):
     row = measure_pair(OnePrompt(opened.path, opened.manifest, opened.initial), 2, 4, held_out=0)["own"][0]
     assert row["drafts"] == 4
     assert row["kept_low"] is row["share_high"] is None
+
+
+def test_a_break_even_is_as_unknown_as_its_share():
+    """A single prompt has no interval; a share of 0 never breaks even."""
+    found = _inverse(IntervalEstimate(0.5, math.nan, math.nan))
+    assert (found.value, math.isnan(found.low), math.isnan(found.high)) == (2.0, True, True)
+    assert _inverse(IntervalEstimate(0.5, 0.0, 1.0)) == IntervalEstimate(2.0, 1.0, math.inf)

@@ -23,6 +23,11 @@ def test_a_carried_sample_counts_in_no_later_step():
     assert (record["reward"], record["token_age_epochs"]) == (0.0, 0.0)
 
 
+def test_a_mean_reward_is_no_more_rounded_than_a_number_of_python():
+    drafts = [a_draft([1, 0], sample=i) for i in range(10)]
+    assert describe([group_of(drafts, rewards=[1.0] * 3 + [0.0] * 7)], 7, 2)["reward"] == 0.3
+
+
 def test_shares_of_prompts_leave_out_those_that_are_continued():
     """A continued prompt was chosen by its rewards: it is informative, and has a correct response, by construction."""
     names = ("informative", "without_correct", "replayed")

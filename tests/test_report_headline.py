@@ -15,6 +15,7 @@ from redraft.analysis.pages.headline import HeadlineNumber, in_form, interval, n
 from redraft.config import Experiments, Headline
 from redraft.errors import UserError
 from redraft.layout import Layout
+from redraft.result_files import record_derived
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"
 RATIO = {
@@ -48,9 +49,22 @@ def made(folder, form="percent fewer", column="tokens", uneven=None, **changed):
     file = layout.table("p", 1).with_suffix(".csv")
     file.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame([cell | {"verdict": "baseline", "reproduced": 1.0}, cell]).to_csv(file, index=False)
+    record_derived(file.parent, [file])
     declared = Experiments().tables("spec_rl").tables[0]
     headline = Headline(table=1, cell="c", column=column, form=form, words="It decodes {} fewer", short="tokens")
     return points(layout, "p", [headline], [declared.model_copy(update={"columns": []})], uneven)[0]
+
+
+def test_of_several_rows_of_a_cell_the_last_one_is_shown(tmp_path):
+    """As along steps, where it is that of the last policy."""
+    made(tmp_path)
+    file = Layout("tiny", tmp_path).table("p", 1).with_suffix(".csv")
+    rows = pd.read_csv(file)
+    pd.concat([rows, rows.iloc[1:].assign(reproduced=0.25)]).to_csv(file, index=False)
+    record_derived(file.parent, [file])
+    headline = Headline(table=1, cell="c", column="tokens", form="percent fewer", words="It decodes {}", short="tokens")
+    declared = Experiments().tables("spec_rl").tables[0].model_copy(update={"columns": []})
+    assert points(Layout("tiny", tmp_path), "p", [headline], [declared], None)[0].mean == 75
 
 
 def test_a_ratio_is_said_as_percent_fewer_with_its_interval_turned_round(tmp_path):

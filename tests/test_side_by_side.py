@@ -68,6 +68,7 @@ def test_rounds_repeat_rollouts_and_the_last_takes_the_step(seconds):
     assert rehearsed[[name for name in LINES if name not in repeated]].isna().all().all()
     assert taken[LINES].notna().all().all()
     assert (seconds["seconds.rollout"] > 0).all()
+    assert (seconds["grading_seconds"] > 0).all()
 
 
 def test_no_run_is_always_first_and_a_step_of_all_comes_before_the_next_of_any(seconds):
@@ -104,6 +105,7 @@ ROUNDS = pd.DataFrame(
             "seconds.verification": 1.0,
             "seconds.assembly": 0.0,
             "seconds.update_actor": 7.0 if number == 2 else math.nan,
+            "drafting_seconds": base / 2 + change,
         }
         for cell, base in (("a", 2.0), ("b", 4.0))
         for step in (0, 1)
@@ -141,6 +143,8 @@ def timed(tmp_path):
                 "seconds.assembly": 9.0,
                 "seconds.update_actor": 9.0,
                 "seconds.total": 77.0,
+                "drafting_seconds": 25.0,
+                "grading_seconds": 4.0,
             }
             for cell in ("a", "b")
             for seed in (0, 1)
@@ -163,6 +167,9 @@ def test_seconds_are_medians_of_the_rounds_where_there_are_any(timed):
     assert found.loc[("a", 1, 0), "seconds.total"] == 77
     assert math.isnan(found.loc[("a", 1, 0), SPREAD])
     assert list(found["tokens_decoded"]) == [5] * 8
+    assert found.loc[("a", 0, 1), "drafting_seconds"] == 1 + 1, "a part of a stage is of the same source as the stage"
+    assert math.isnan(found.loc[("a", 0, 1), "grading_seconds"]), "these repeats lack it"
+    assert found.loc[("a", 1, 1), ["drafting_seconds", "grading_seconds"]].tolist() == [25, 4]
 
 
 def test_repeats_of_another_run_or_of_a_part_of_them_are_left_out_and_named(timed, capsys):

@@ -20,7 +20,17 @@ from redraft.analysis.tables.cell_verdicts import budget_verdicts, verdict
 from redraft.analysis.tables.comparison import make_table
 from redraft.analysis.tables.table_columns import expand
 from redraft.analysis.tables.without_runs import make_published, published_columns
-from redraft.config import BudgetTable, CellTable, Experiments, PublishedTable, Reported, StageTable, Table, TargetTable
+from redraft.config import (
+    BudgetTable,
+    CellTable,
+    Experiments,
+    PublishedTable,
+    Reported,
+    StageTable,
+    StepTable,
+    Table,
+    TargetTable,
+)
 from redraft.config.figures import FigureFile
 from redraft.config.tables import Row, TableFile
 from redraft.errors import UserError
@@ -613,6 +623,15 @@ def test_an_accuracy_at_an_equal_budget_is_interpolated_at_what_every_run_reache
     assert by_seed(RUNS, quantity, FAST) == {0: 50.0, 1: 51.0}, "the end of its run"
     assert by_seed(RUNS, f"at_equal:tokens_decoded:{SLOW}:accuracy:all", SLOW) == {0: 40.0, 1: 41.0}
     assert by_seed(RUNS, f"at_equal:tokens_decoded:{SLOW}+not-run:accuracy:all", SLOW) == {}
+    # Steps without an update spend nothing, and a cell that never records what is spent has no budget.
+    steps = RUNS.steps.assign(trained=RUNS.steps["tokens_decoded"].where(RUNS.steps["step"] % 2 == 1))
+    assert by_seed(replace(RUNS, steps=steps), quantity.replace("tokens_decoded", "trained"), SLOW) == {
+        0: 20.0 + 10 / 2,
+        1: 21.0 + 10 / 2,
+    }
+    lacks = replace(RUNS, steps=steps.assign(trained=steps["trained"].where(steps["cell"] != FAST)))
+    assert by_seed(lacks, quantity.replace("tokens_decoded", "trained"), SLOW) == {}
+    assert math.isnan(by_seed(lacks, "sum:trained", FAST)[0]), "not 0"
 
 
 def test_a_budget_is_what_the_run_that_spends_least_reaches_in_any_seed():
@@ -676,6 +695,25 @@ def test_seconds_have_no_verdict_where_equal_work_took_unequal_time_and_nothing_
 def test_rows_of_budgets_are_whole_runs(change):
     with pytest.raises(ValidationError, match="a table of budgets has neither"):
         BudgetTable(**BUDGETS.model_dump() | change)
+
+
+def test_an_accuracy_at_an_equal_budget_is_no_column_of_a_table_along_steps():
+    column = {"name": "a", "title": "a", "quantity": f"at_equal:tokens_decoded:{SLOW}:accuracy:all"}
+    fields = {"number": 1, "title": "t", "baseline": SLOW, "rows": [{"label": "slow", "cell": SLOW, "group": "g"}]}
+    assert CellTable(**fields, columns=[column])
+    with pytest.raises(ValidationError, match="is of whole runs"):
+        StepTable(**fields, columns=[column])
+    with pytest.raises(ValidationError, match="is of whole runs"):
+        StepTable(**fields, columns=[column | {"quantity": "reward", "in_groups": {"g": column["quantity"]}}])
+
+
+@pytest.mark.parametrize("relation", [{"relative": "ratio"}, {"relative": "speedup"}, {"quantity": "speedup:step"}])
+def test_a_ratio_has_no_scale_since_no_effect_is_1(relation):
+    column = {"name": "a", "title": "a", "quantity": "tokens_decoded", "scale": 100, **relation}
+    fields = {"number": 1, "title": "t", "baseline": SLOW, "rows": [{"label": "slow", "cell": SLOW}]}
+    assert CellTable(**fields, columns=[column | {"scale": 1}])
+    with pytest.raises(ValidationError, match=r"scale \(a\) must be 1"):
+        CellTable(**fields, columns=[column])
 
 
 def test_two_budgets_of_one_name_are_refused():

@@ -256,6 +256,9 @@ def test_p_values_by_hand():
     assert math.isnan(estimate({0: 1.0}).p_value(0))
     assert estimate({0: 1.0, 1: 1.0}).p_value(1) == 1
     assert estimate({0: 1.0, 1: 1.0}).p_value(0) == 0
+    assert estimate({0: 0.1 + 0.2, 1: 0.1 + 0.2}).p_value(0.3) == 1, "equal up to rounding"
+    assert estimate({0: 0.1 + 0.2 - 0.3, 1: 0.0}).p_value(0) == 1
+    assert estimate({0: 0.1 + 0.2, 1: 0.3}).p_value(0.2) == 0
 
 
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=6), st.integers(-50, 50))

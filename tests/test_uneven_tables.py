@@ -1,11 +1,12 @@
 """Cells of tables of uneven runs, worked out by hand: noise, mean rows, reported values beside them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, no_reported
-from redraft.analysis.tables.comparison import TableCell, TableLine, average_cell, make_table
+from redraft.analysis.tables.comparison import TableCell, TableLine, _mean_of, average_cell, make_table
 from redraft.analysis.tables.table_columns import AVERAGE
 from redraft.analysis.tables.table_columns import average as average_column
 from redraft.config import CellTable, Column, Experiments, Reported, Row
@@ -79,6 +80,30 @@ def test_a_mean_row_is_over_seeds_that_all_rows_have_and_less_noisy_than_they(ru
     assert mean["noise"] < min(NOISE.values())
 
 
+def test_a_mean_row_s_noise_has_a_shared_baseline_once_per_row_and_blocks_count_alike(runs):
+    """Four rows less one baseline, each with a noise of 1: the baseline's does not become less by the mean."""
+    points = Column(**ACCURACY, relative="difference")
+    cells = made(runs, [points], [*ROWS, Row(label="again", cell="grpo-spec-l0")], mean_row=True)
+    assert math.isnan(cells.loc[("Mean", "accuracy"), "noise"]), "one was not run"
+    line, key = TableLine(Row(label="r", cell=REUSE), "", "r", PLAIN), (PLAIN, None)
+    parts = [TableCell(line, points, {0: 1.0}, math.nan, (name,), {(name, None): 1.0, key: -1.0}) for name in "abcd"]
+    assert _mean_of(parts).noise == pytest.approx(math.sqrt(4 / 16 + 1))
+    lines = runs.runs.assign(block=[0, 0, 1, 0, 1])
+    own = made(replace(runs, runs=lines), [Column(**ACCURACY)], ROWS).loc[("plain", "accuracy")]
+    squares = {seed: squared_noise(PLAIN, seed) for seed in (0, 1, 2)}
+    assert own["noise"] == pytest.approx(math.sqrt((squares[0] + squares[1]) / 16 + squares[2] / 4))
+
+
+def test_a_mean_row_is_compared_with_the_paper_s_only_if_it_has_all_rows(runs):
+    few = Column(**ACCURACY, reported=["few"])
+    mean = made(runs, [few], EACH_OTHERS, REPORTED, mean_row=True).loc[("Mean", "accuracy")]
+    assert (mean["reported"], mean["verdict"]) == (45, "agrees")
+    one = ReportedTable([line for line in REPORTED.lines if line["method"] == "vanilla"], SPEC)
+    mean = made(runs, [few], EACH_OTHERS, one, mean_row=True).loc[("Mean", "accuracy")]
+    assert mean["reproduced"] == pytest.approx(sum(accuracy(c, s) for c in (PLAIN, REUSE) for s in (0, 2)) / 4)
+    assert (mean["verdict"], math.isnan(mean["reported"])) == ("not comparable", True), "44 is of the plain row alone"
+
+
 def test_a_mean_row_leaves_rows_that_are_compared_with_themselves_and_initial_policies_out(runs):
     rows = [Row(label="initial", cell=PLAIN, at="start"), *ROWS]
     cells = made(runs, [Column(**ACCURACY)], rows, mean_row=True)
@@ -86,6 +111,16 @@ def test_a_mean_row_leaves_rows_that_are_compared_with_themselves_and_initial_po
     assert cells.loc[("initial", "accuracy"), "reproduced"] == pytest.approx(
         sum(50 * ((10 + s) / 30 + (1509 + 3 * s) / 3018) for s in (0, 1, 2)) / 3
     )
+
+
+@pytest.mark.parametrize(("correct", "of_baseline", "tested"), [(0, 0, False), (30, 30, False), (0, 1, True)])
+def test_an_accuracy_at_the_floor_or_ceiling_next_to_such_a_one_is_not_tested(runs, correct, of_baseline, tested):
+    scores = runs.scores[runs.scores["benchmark"] == "few"]
+    scores = scores.assign(correct=[of_baseline if cell == PLAIN else correct for cell in scores["cell"]])
+    points = Column(**ACCURACY, relative="difference")
+    cell = made(replace(runs, scores=scores), [points], ROWS, REPORTED).loc[("reuse", "accuracy")]
+    assert cell["n_seeds"] == 2
+    assert (not math.isnan(cell["p"]), not math.isnan(cell["p_corrected"])) == (tested, tested)
 
 
 REPORTED = transcription(
@@ -125,22 +160,41 @@ def test_absolute_values_are_compared_at_the_paper_s_scale_only(runs):
     assert cells.loc[("reuse", "tokens"), "reported"] == pytest.approx(0.3)
 
 
-def test_a_row_s_average_is_over_the_targets_that_it_reached_and_the_paper_s_over_its_own():
-    """Three speedups in brackets, of which the run reached two and the paper has two others."""
+PRINTED = 3.6
+"""The paper's mean of a row's speedups, which need not be that of its rounded ones."""
+AVERAGES = transcription(("deepmath-6k", "speculative", AVERAGE, PRINTED))
+
+
+@pytest.mark.parametrize(
+    ("third", "values", "reported", "average"),
+    [
+        ("reached", {0: 3.0, 2: 6.0}, (3.0, 4.0, 8.0), PRINTED),
+        ("never", {0: 2.5, 2: 6.0}, (3.0, 4.0, 8.0), 3.5),
+        ("never", {0: 2.5, 2: 6.0}, (3.0, 4.0, math.nan), PRINTED),
+        ("reached", {0: 3.0, 2: 6.0}, (3.0, 4.0, math.nan), math.nan),
+        ("missing", {}, (3.0, 4.0, math.nan), PRINTED),
+    ],
+)
+def test_a_row_s_average_and_the_paper_s_are_over_the_same_targets(third, values, reported, average):
+    """Without the third target the paper's is the mean of 3 and 4, which it prints if it lacks the third too."""
     line = TableLine(Row(label="r", cell=REUSE), "", "r", PLAIN)
     bracket = Column(name="s", title="s", quantity="hours_to:1:reward", relative="speedup", in_brackets=True)
+    bracket = bracket.model_copy(update={"reported": ["few"]})
+    of_third = {0: 4.0, 2: 6.0} if third == "reached" else {}
     cells = [
-        TableCell(line, bracket, {0: 2.0, 2: 4.0}, 3.0, (REUSE,)),
-        TableCell(line, bracket, {0: 3.0, 1: 9.0, 2: 8.0}, math.nan, (REUSE,)),
-        TableCell(line, bracket, {}, 5.0, (REUSE,), applicable=False),
+        TableCell(line, bracket, {0: 2.0, 2: 4.0}, reported[0], (REUSE,)),
+        TableCell(line, bracket, {0: 3.0, 1: 9.0, 2: 8.0}, reported[1], (REUSE,)),
+        TableCell(line, bracket, of_third, reported[2], (REUSE,), applicable=third != "never"),
         TableCell(line, Column(name="t", title="t", quantity="hours"), {0: 1.0}, 99.0, (REUSE,)),
     ]
-    source = table_source(uneven.runs(), no_reported(), EXPERIMENTS, paper_scale=True)
+    source = table_source(uneven.runs(), AVERAGES, EXPERIMENTS, paper_scale=True)
     found = average_cell(line, average_column(1), cells, source)
     assert found.column.quantity == AVERAGE
-    assert (found.values, found.reported) == ({0: 2.5, 2: 6.0}, 4.0)
+    assert found.values == values
+    assert found.reported == pytest.approx(average, nan_ok=True)
     assert found.applicable
-    assert not average_cell(line, average_column(1), cells[2:], source).applicable
+    never = [replace(cell, applicable=False) for cell in cells]
+    assert not average_cell(line, average_column(1), never, source).applicable
 
 
 def test_the_interval_is_student_s_and_the_bootstrap_s_stands_beside(runs):

@@ -150,7 +150,8 @@ def _source(tables: ReportedTables, cells: list[str]) -> ReportedValues:
 
 def _holds(part: Comparison) -> bool:
     beyond = part.values[0] - part.threshold if part.expected == "above" else part.threshold - part.values[0]
-    return beyond > 0 or (part.tie and beyond >= -ROUNDING)
+    tolerance = ROUNDING * max(abs(part.threshold), 1.0)
+    return beyond > tolerance or (part.tie and beyond >= -tolerance)
 
 
 def _show(parts: list[Comparison]) -> str:

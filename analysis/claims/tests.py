@@ -9,7 +9,7 @@ from typing import Protocol
 
 from scipy import stats
 
-from redraft.analysis.data.quantities import ACCURACY, AT_EQUAL, REDUCTIONS, WINDOW
+from redraft.analysis.data.quantities import bound_of
 from redraft.analysis.data.statistics import NEUTRAL, estimate, paired
 from redraft.config import (
     Bound,
@@ -136,43 +136,13 @@ def _sides(label: str, values: BySeed, test: Compare | Pairs, bound: str) -> lis
     ]
 
 
-SHARES = (
-    *("reward", "fresh_reward", "trained_reward"),
-    *("informative", "without_correct", "without_correct_after_reuse", "all_correct"),
-)
-"""Quantities of a step or a run that are shares of right answers, or of prompts by these."""
-
-
-def _largest(quantity: str) -> float | None:
-    """Largest possible value of an accuracy or a share of right answers, whose least is 0; None of another quantity."""
-    if quantity.startswith(ACCURACY) or (quantity.startswith(AT_EQUAL) and ACCURACY in quantity):
-        return 100.0
-    prefix, _, name = quantity.rpartition(":")
-    reduced = not prefix or prefix in REDUCTIONS or WINDOW.fullmatch(prefix)
-    return 1.0 if reduced and name in SHARES else None
-
-
-def _bound(quantities: Sequence[str], sides: Sequence[BySeed], margin: float = 0.0) -> str:
-    """`floor` or `ceiling` if every value of all sides is within the margin of that end; else empty.
-
-    There a difference cannot exceed the margin, whatever was learned: 0 % against 0 % is no agreement.
-    """
-    ends = {_largest(quantity) for quantity in quantities}
-    values = [value for side in sides for value in side.values()]
-    if len(ends) != 1 or not values or (largest := ends.pop()) is None:
-        return ""
-    if max(values) <= margin:
-        return "floor"
-    return "ceiling" if min(values) >= largest - margin else ""
-
-
 def _bound_of_pairs(
     test: Compare | Pairs | Extreme, pairs: Iterable[tuple[str, str]], source: ValueSource, margin: float = 0.0
 ) -> str:
     """The same of all cells and baselines of these pairs."""
     over = test.over or test.quantity
     sides = [side for own, other in pairs for side in (source.values(test.quantity, own), source.values(over, other))]
-    return _bound([test.quantity, over], sides, margin)
+    return bound_of([test.quantity, over], sides, margin)
 
 
 def _margin(test: Compare | Pairs) -> float:
@@ -220,7 +190,7 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
         sides = [
             source.values(quantity, cell) for pair in pairs for quantity, cell in zip(quantities, pair, strict=True)
         ]
-        return _bound(quantities, sides, _margin(test))
+        return bound_of(quantities, sides, _margin(test))
 
     if isinstance(test, Pairs) and test.statistic == "mean":
         label = f"mean over {len(found)} pairs of {_related(test)}"
@@ -255,7 +225,7 @@ def _several(test: Several, source: ValueSource) -> ComparisonSet:
 
 def _difference(label: str, quantity: str, values: BySeed, others: BySeed, expected: str) -> Comparison:
     """Whether values are above or below others."""
-    bound = _bound([quantity], (values, others))
+    bound = bound_of([quantity], (values, others))
     return Comparison(label, paired(values, others, "difference"), expected, 0.0, bound=bound)
 
 
@@ -351,7 +321,7 @@ def _trend(test: Trend, source: ValueSource) -> ComparisonSet:
                     paired(found[later], found[earlier], "difference"),
                     SIDE[direction],
                     0.0,
-                    bound=_bound(test.quantities, (found[later], found[earlier])),
+                    bound=bound_of(test.quantities, (found[later], found[earlier])),
                 )
             )
     return _all(parts, absent, _on(len(test.cells) - len(absent), len(test.cells), "cells"))
@@ -371,7 +341,7 @@ def _fluctuation(test: Fluctuation, source: ValueSource) -> ComparisonSet:
     label = f"largest fall of {test.quantity} between successive evaluations, {test.cell} minus {test.baseline}"
     values = paired(falls[test.cell], falls[test.baseline], "difference")
     absent = [cell for cell, fall in falls.items() if not fall]
-    bound = _bound([test.quantity], [dict(enumerate(each)) for path in paths.values() for each in path.values()])
+    bound = bound_of([test.quantity], [dict(enumerate(each)) for path in paths.values() for each in path.values()])
     return _all([Comparison(label, values, "above", 0.0, bound=bound)], absent or ([] if values else list(falls)))
 
 

@@ -329,12 +329,14 @@ def _covers(file: Path, manifests: Mapping[str, Path]) -> bool:
 
 
 def _repeated(steps: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """Steps of one seed with the seconds of a file of repeats."""
+    """Steps of one seed with the times of a file of repeats; NaN for those that it lacks: no ratio mixes both."""
     rounds = read_parquet(file, (*REPEATS_KEY, "round", *GENERATION))
     stages = [name for name in rounds if name.startswith("seconds.")]
     by_step = rounds.assign(generation=rounds[GENERATION].sum(axis=1)).groupby(REPEATS_KEY)
     seconds = by_step[stages].median()  # stages that are not repeated have one value, and NaN in the other rounds
     seconds["seconds.total"] = seconds.sum(axis=1)
     seconds[SPREAD] = by_step["generation"].max() / by_step["generation"].min()
+    for name in steps.columns[steps.columns.str.endswith("_seconds")]:
+        seconds[name] = by_step[name].median() if name in rounds else math.nan
     kept = steps.drop(columns=[name for name in seconds if name in steps])
     return kept.merge(seconds.reset_index(), on=REPEATS_KEY, validate="1:1")

@@ -20,8 +20,8 @@ from redraft.result_files import rollout_files
 from redraft.rollout.types import CORRECT
 from redraft.tasks.answers import Outcome
 
-KEY = ["step", "epoch", "prompt"]
-"""A visit of a prompt."""
+KEY = ["step", "epoch", "prompt", "visit"]
+"""A visit of a prompt, with the step and epoch in which it began: a schedule may continue it in later steps."""
 
 
 def _mean(column: str) -> Callable[[pd.DataFrame], pd.Series]:
@@ -42,7 +42,7 @@ def _before(rollouts: pd.DataFrame) -> pd.Series:
 
 def _totals(rollouts: pd.DataFrame) -> pd.DataFrame:
     """Sum of the rewards (`sum`) and number of the rollouts (`size`) of a prompt up to and with a visit."""
-    visits = rollouts.groupby(KEY)["reward"].agg(["sum", "size"]).sort_index(level="step")
+    visits = rollouts.groupby(KEY)["reward"].agg(["sum", "size"]).sort_index(level=["step", "visit"])
     return visits.groupby(level="prompt").cumsum()
 
 
@@ -59,7 +59,7 @@ PROMPT_QUANTITIES: dict[str, tuple[Callable[[pd.DataFrame], pd.Series], tuple[st
 
 
 def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
-    """`PROMPT_QUANTITIES` of every visit of every prompt of a run: columns step, epoch, prompt and one a quantity.
+    """`PROMPT_QUANTITIES` of every visit of every prompt of a run: columns `KEY` and one a quantity.
 
     Raises:
         UserError: for an unknown quantity, or if the run has no rollouts.
@@ -70,7 +70,9 @@ def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
                 "no such quantity of a prompt", key="quantity", value=name, allowed=[SHARE, *PROMPT_QUANTITIES]
             )
     needed = {column for name in quantities for column in PROMPT_QUANTITIES[name][1]}
-    rollouts = read_rollouts(folder, sorted(needed))
+    rollouts = read_rollouts(folder, ["visit", *sorted(needed)])
+    began = ["step", "epoch"]
+    rollouts[began] = rollouts.groupby(["prompt", "visit"])[began].transform("min")
     parts = {name: PROMPT_QUANTITIES[name][0](rollouts) for name in quantities}
     return pd.DataFrame(parts).reset_index()
 

@@ -7,7 +7,7 @@ another name than its record.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -71,7 +71,8 @@ def _reuse_share(steps: pd.DataFrame) -> float:
 
 
 def _sum(*columns: str) -> Reduce:
-    return lambda steps: float(steps[list(columns)].sum().sum())
+    """Sum over steps that have a value, NaN if no step of the run has one of a column."""
+    return lambda steps: float(steps[list(columns)].sum(min_count=1).sum(skipna=False))
 
 
 STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
@@ -211,7 +212,7 @@ def _of_derived(quantity: str, reduce: Reduce) -> Reduce:
 
 
 def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dict[int, float]:
-    """A quantity of prompts in a bin, by seed, over visits in the first `at` steps."""
+    """A quantity of prompts in a bin, by seed, over visits that began in the first `at` steps by the clock of runs."""
     low, high, by, quantity = binned.groups()
     edges, closed = (float(low), float(high)), float(high) == 1
     chosen = runs.runs[runs.runs["cell"] == cell]
@@ -221,12 +222,45 @@ def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dic
         columns = zip(chosen["seed"], chosen["initial"], chosen["probe"], strict=True)
         probed = {int(seed): of_initial(Path(initial).parent, probe) for seed, initial, probe in columns}
         return {seed: in_bin(p, quantity, by, edges, closed) for seed, p in probed.items() if p is not None}
+    steps = runs.steps_of(cell)
+    # Rollouts are by generation step, from 0, of which a training step may have several.
+    generated = steps[steps["step"] < (math.inf if at is None else at)].groupby("seed").size()
     found = {}
     for seed, manifest in zip(chosen["seed"], chosen["manifest"], strict=True):
         prompts = of_prompts(Path(manifest).parent, quantities_of_bins(by, quantity))
-        prompts = prompts if at is None else prompts[prompts["step"] < at]
+        prompts = prompts if at is None else prompts[prompts["step"] < generated.get(seed, 0)]
         found[int(seed)] = in_bin(prompts, quantity, by, edges, closed)
     return found
+
+
+SHARES = (
+    *("reward", "fresh_reward", "trained_reward"),
+    *("informative", "without_correct", "without_correct_after_reuse", "all_correct"),
+)
+"""Quantities of a step or a run that are shares of right answers, or of prompts by these."""
+
+
+def _largest(quantity: str) -> float | None:
+    """Largest possible value of an accuracy or a share of right answers, whose least is 0; None of another quantity."""
+    if quantity.startswith(ACCURACY) or (quantity.startswith(AT_EQUAL) and ACCURACY in quantity):
+        return 100.0
+    prefix, _, name = quantity.rpartition(":")
+    reduced = not prefix or prefix in REDUCTIONS or WINDOW.fullmatch(prefix)
+    return 1.0 if reduced and name in SHARES else None
+
+
+def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], margin: float = 0.0) -> str:
+    """`floor` or `ceiling` if every value of all sides is within the margin of that end; else empty.
+
+    There a difference cannot exceed the margin, whatever was learned: 0 % against 0 % is no agreement.
+    """
+    ends = {_largest(quantity) for quantity in quantities}
+    values = [value for side in sides for value in side.values()]
+    if len(ends) != 1 or not values or (largest := ends.pop()) is None:
+        return ""
+    if max(values) <= margin:
+        return "floor"
+    return "ceiling" if min(values) >= largest - margin else ""
 
 
 def numbers(runs: Runs) -> list[str]:
@@ -284,13 +318,14 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
 def at_equal_budget(runs: Runs, quantity: str, cell: str) -> dict[int, float]:
     """The accuracy that each finished run of a cell has at an equal budget, by linear interpolation.
 
-    Nothing where one of the cells was not run: their budget is not known.
+    Nothing where one of the cells was not run or never records what is spent: their budget is not known.
     """
     spent_of, cells, accuracy = quantity.removeprefix(AT_EQUAL).split(":", 2)
     totals = [by_seed(runs, f"sum:{spent_of}", each) for each in cells.split("+")]
-    if not all(totals):
+    spent_by_runs = [value for total in totals for value in total.values()]
+    if not all(totals) or any(map(math.isnan, spent_by_runs)):
         return {}
-    budget = min(value for total in totals for value in total.values())
+    budget = min(spent_by_runs)
     spent = spent_at(runs, spent_of, cell)
     found = {}
     for seed, policies in of_policies(runs, accuracy, cell).sort_values("step").groupby("seed"):
@@ -300,9 +335,9 @@ def at_equal_budget(runs: Runs, quantity: str, cell: str) -> dict[int, float]:
 
 
 def spent_at(runs: Runs, quantity: str, cell: str) -> dict[tuple[int, int], float]:
-    """Sum of a quantity over the first steps of a cell's runs, by seed and steps done."""
+    """Sum of a quantity over the first steps of a cell's runs, by seed and steps done; steps without one add none."""
     steps = of_steps(runs, quantity, cell).sort_values("step")
-    sums = steps.assign(sum=steps["value"].astype(float).groupby(steps["seed"]).cumsum())
+    sums = steps.assign(sum=steps["value"].astype(float).fillna(0).groupby(steps["seed"]).cumsum())
     found = {(int(line.seed), int(line.step) + 1): float(line.sum) for line in sums.itertuples()}
     return found | {(int(seed), 0): 0.0 for seed in steps["seed"].unique()}
 

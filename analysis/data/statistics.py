@@ -22,6 +22,8 @@ LEVEL = 0.05
 """Level of significance of all verdicts; intervals cover 1 - LEVEL. Texts say 95 %."""
 RESAMPLES = 9999
 """Resamples of a bootstrap."""
+ROUNDING = 1e-12
+"""Largest error of rounding, relative to numbers above 1 and absolute for smaller ones."""
 FAMILY = ("comparison", "p_corrected")
 """Columns of a family's file."""
 NEUTRAL = {"ratio": 1.0, "speedup": 1.0, "difference": 0.0}
@@ -91,12 +93,14 @@ class Estimate:
         """Two-sided one-sample t-test of the blocks' mean against a number, paired if they are paired values.
 
         Returns:
-            NaN with fewer than two blocks; with equal means, which leave no variance to test, 1 or 0.
+            NaN with fewer than two blocks; with equal means, which leave no variance to test, 1 or 0. Both are up to
+            `ROUNDING`.
         """
         if not self.testable:
             return math.nan
-        if np.ptp(self.units) == 0:
-            return float(self.units[0] == against)
+        tolerance = ROUNDING * max(1.0, abs(against), *map(abs, self.units))
+        if np.ptp(self.units) <= tolerance:
+            return float(abs(self.mean - against) <= tolerance)
         return float(stats.ttest_1samp(self.units, against).pvalue)
 
 

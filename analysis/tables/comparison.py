@@ -5,6 +5,7 @@ adds intervals and verdicts.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -13,7 +14,7 @@ from functools import cached_property
 import pandas as pd
 
 from redraft.analysis.data.measured import Measured
-from redraft.analysis.data.quantities import of_accuracy
+from redraft.analysis.data.quantities import bound_of, of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
 from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, Family, estimate, paired
 from redraft.analysis.data.timing import is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
@@ -108,9 +109,11 @@ class TableCell:
     Attributes:
         values: by seed, in the column's unit.
         cells: whose runs they come from.
-        noise: standard error that sampling alone causes, NaN where that is unknown.
+        noises: standard errors that sampling alone causes, by evaluated policies (cell, steps done), in the column's
+            unit and negative for a baseline; empty where they are unknown.
         applicable: false if there can be no such value.
         timed: whether it is made of seconds.
+        bound: `floor` or `ceiling` if cell and baseline are there, so that no difference could show; else empty.
         blocks: of the seeds.
     """
 
@@ -119,21 +122,27 @@ class TableCell:
     values: Mapping[int, float]
     reported: float
     cells: tuple[str, ...]
-    noise: float = math.nan
+    noises: Mapping[tuple[str, int | None], float] = field(default_factory=dict)
     applicable: bool = True
     timed: bool = False
+    bound: str = ""
     blocks: Blocks = field(default_factory=dict, repr=False)
 
     @property
     def compared(self) -> bool:
         """True if the cell has an effect to be tested."""
-        return bool(relation(self.column)) and self.applicable and not self.line.is_baseline
+        return bool(relation(self.column)) and self.applicable and not self.line.is_baseline and not self.bound
 
     @property
     def neutral(self) -> float:
         """Value of a relative cell without an effect; NaN for an absolute one."""
         relative = relation(self.column)
         return NEUTRAL[relative] if relative else math.nan
+
+    @property
+    def noise(self) -> float:
+        """Standard error of the mean that sampling alone causes, NaN where that is unknown."""
+        return math.hypot(*self.noises.values()) if self.noises else math.nan
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -150,7 +159,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
     """One cell of a table."""
     declared, column = column, column.of_group(line.group)
     relative = relation(column)
-    cell, baseline, measured = line.row.cell, line.baseline, source.measured
+    cell, baseline, measured, bound = line.row.cell, line.baseline, source.measured, ""
     if _lacks(column.quantity, source):
         values = {}
     elif column.quantity.startswith(SPEEDUP):
@@ -158,7 +167,9 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
     else:
         values = measured.values(column.quantity, cell, line.at, line.clock)
         if column.relative:
-            values = paired(values, measured.values(column.quantity, baseline, line.at, line.clock), column.relative)
+            before = measured.values(column.quantity, baseline, line.at, line.clock)
+            bound = bound_of([column.quantity], (values, before))
+            values = paired(values, before, column.relative)
     values = {seed: value * column.scale for seed, value in values.items()}
     applicable = _applicable(line, column, values, source)
     compared = bool(relative) and not line.is_baseline
@@ -168,9 +179,10 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
         values=values if applicable else {},
         reported=_reported(line, column, table, source),
         cells=(line.row.cell, line.baseline) if compared else (line.row.cell,),
-        noise=_noise(line, column, source, list(values)) if applicable else math.nan,
+        noises=_noises(line, column, source, list(values)) if applicable else {},
         applicable=applicable,
         timed=is_timed(column.quantity),
+        bound=bound,
         blocks=source.measured.runs.blocks,
     )
 
@@ -199,19 +211,22 @@ def _lacks(quantity: str, source: TableSource) -> bool:
 
 
 def average_cell(line: TableLine, column: Column, cells: list[TableCell], source: TableSource) -> TableCell:
-    """The mean of a line's speedups, of those targets that were reached; the paper's is the printed mean if it has
-    one of all these targets."""
+    """The mean of a line's speedups to the targets that were reached.
+
+    The paper's is over the same targets: its printed mean if these are all of which it has a speedup, else the mean of
+    its speedups to them, and NaN if it lacks one. Without runs it is the paper's mean of all its targets.
+    """
     speedups = [cell for cell in cells if cell.column.in_brackets]
     parts = [cell for cell in speedups if cell.applicable]
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
-    reported = [cell.reported for cell in speedups if not math.isnan(cell.reported)]
-    of_all = bool(reported) and all(cell.column.reported for cell in speedups)
+    reported = [cell for cell in speedups if not math.isnan(cell.reported)]
+    of_all = bool(reported) and all(cell.column.reported for cell in speedups) and (parts == reported or not seeds)
     row = source.reported_row(line.row.cell, line.row.reported) if of_all else {}
     return TableCell(
         line=line,
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in sorted(seeds)},
-        reported=row.get(AVERAGE, sum(reported) / len(reported) if reported else math.nan),
+        reported=row.get(AVERAGE, _mean_reported(parts if seeds else reported)),
         cells=(line.row.cell,) if line.is_baseline else (line.row.cell, line.baseline),
         applicable=bool(parts),
         timed=any(cell.timed for cell in speedups),
@@ -219,16 +234,38 @@ def average_cell(line: TableLine, column: Column, cells: list[TableCell], source
     )
 
 
-def _noise(line: TableLine, column: Column, source: TableSource, seeds: list[int]) -> float:
-    """Standard error of a mean over seeds, or of a difference between two, that sampling alone causes."""
-    if not column.quantity.startswith(ACCURACY) or column.relative not in (None, "difference"):
-        return math.nan
+def _mean_reported(cells: list[TableCell]) -> float:
+    """The mean of the paper's values of these cells, NaN if it lacks one of them."""
+    return sum(cell.reported for cell in cells) / len(cells) if cells else math.nan
+
+
+def _noises(
+    line: TableLine, column: Column, source: TableSource, seeds: list[int]
+) -> dict[tuple[str, int | None], float]:
+    """`TableCell.noises` of a mean over blocks of seeds, or of a difference between two."""
+    if not seeds or not column.quantity.startswith(ACCURACY) or column.relative not in (None, "difference"):
+        return {}
     if line.is_baseline and column.relative:
-        return math.nan
-    cells = [line.row.cell, line.baseline] if column.relative else [line.row.cell]
-    floors = [source.measured.noise(column.quantity, cell, line.at, line.clock) for cell in cells]
-    squares = [floor.get(seed, math.nan) ** 2 for floor in floors for seed in seeds]
-    return column.scale * math.sqrt(sum(squares)) / len(seeds) if seeds else math.nan
+        return {}
+    blocks = source.measured.runs.blocks
+    sizes = Counter(blocks.get(seed, seed) for seed in seeds)
+    shares = {seed: column.scale / (len(sizes) * sizes[blocks.get(seed, seed)]) for seed in seeds}
+    found = {}
+    cells = [(1, line.row.cell), *([(-1, line.baseline)] if column.relative else [])]
+    for sign, cell in cells:
+        floor = source.measured.noise(column.quantity, cell, line.at, line.clock)
+        found[cell, line.at] = sign * math.hypot(*(shares[seed] * floor.get(seed, math.nan) for seed in seeds))
+    return found
+
+
+def _noises_of_mean(parts: list[TableCell]) -> dict[tuple[str, int | None], float]:
+    """`TableCell.noises` of a mean of cells, which may share a baseline: its errors add up and do not cancel."""
+    if not all(part.noises for part in parts):
+        return {}
+    found: Counter[tuple[str, int | None]] = Counter()
+    for part in parts:
+        found.update({key: noise / len(parts) for key, noise in part.noises.items()})
+    return dict(found)
 
 
 def _reported(line: TableLine, column: Column, table: RunTable, source: TableSource) -> float:
@@ -337,22 +374,27 @@ def _judged_by_others(frame: pd.DataFrame, table: RunTable) -> pd.DataFrame:
 
 
 def _mean_of(cells: list[TableCell]) -> TableCell:
-    """The mean of a column over the lines that are not compared with themselves, where all of them were run."""
+    """The mean of a column over the lines that are not compared with themselves, where all of them were run.
+
+    The paper's is over the same lines, NaN if it lacks one of them: a mean over other lines is no other result of the
+    same. Without runs it is over all lines that the paper has.
+    """
     column, grouped = cells[0].column, any(cell.line.group for cell in cells)
     rows = [cell for cell in cells if not cell.line.is_baseline and cell.line.at != 0]
     parts = [cell for cell in rows if cell.applicable] or rows
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
-    reported = [cell.reported for cell in parts if not math.isnan(cell.reported)]
+    reported = parts if seeds else [cell for cell in parts if not math.isnan(cell.reported)]
     row = Row.model_construct(label="Mean", cell="", at="end", reported={}, group="", baseline=None)
     return TableCell(
         line=TableLine(row, "All" if grouped else "", "Mean", baseline="(each row's)"),
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in seeds},
-        reported=sum(reported) / len(reported) if reported else math.nan,
+        reported=_mean_reported(reported),
         cells=tuple(dict.fromkeys(name for cell in parts for name in cell.cells)),
-        noise=math.sqrt(sum(cell.noise**2 for cell in parts)) / len(parts) if parts else math.nan,
+        noises=_noises_of_mean(parts),
         applicable=any(cell.applicable for cell in rows),
         timed=any(cell.timed for cell in cells),
+        bound=parts[0].bound if len({cell.bound for cell in parts}) == 1 else "",
         blocks=cells[0].blocks,
     )
 

@@ -95,7 +95,7 @@ class QuantityComparison:
         against: mean of the second cell relative to the first, in percentage points for accuracies.
         low: lower end of its 95 % Student interval over the blocks of seeds.
         high: upper end.
-        seeds: number of blocks.
+        seeds: number of seeds that it rests on.
     """
 
     quantity: str

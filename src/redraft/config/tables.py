@@ -22,6 +22,7 @@ from redraft.config.base import (
     invalid,
 )
 from redraft.config.quantities import (
+    AT_EQUAL,
     EACH,
     KINDS_OF_SPEEDUP,
     SPEEDUP,
@@ -176,6 +177,9 @@ class TableOfCells(AnyTable):
             )
         if column.without_first_epoch and column.relative != "ratio":
             raise invalid(f"without_first_epoch ({column.name}) needs relative: ratio", at=(*at, "without_first_epoch"))
+        if column.scale != 1 and (column.relative in ("ratio", "speedup") or column.quantity.startswith(SPEEDUP)):
+            # "No effect" is 1 for these.
+            raise invalid(f"scale ({column.name}) must be 1 for a ratio or speedup", "1", (*at, "scale"))
         _check_groups(column.in_groups, [row.group for row in self.rows], (*at, "in_groups"))
 
     @property
@@ -199,6 +203,15 @@ class StepTable(TableOfCells):
     kind: Literal["steps"] = "steps"
     columns: list[Column] = Field(min_length=1)
     """Columns in order."""
+
+    def _check_column(self, column: Column, at: tuple[str | int, ...]) -> None:
+        super()._check_column(column, at)
+        quantities = {(*at, "quantity"): column.quantity}
+        quantities |= {(*at, "in_groups", group): quantity for group, quantity in column.in_groups.items()}
+        for key, quantity in quantities.items():
+            if quantity.startswith(AT_EQUAL):
+                message = f"an accuracy at an equal budget ({column.name}) is of whole runs, not of those up to a step"
+                raise invalid(message, at=key, value=quantity)
 
 
 class StageTable(TableOfCells):
@@ -512,7 +525,7 @@ class Headline(Config):
     table: int
     """Number of the table."""
     cell: CellName
-    """Cell of the row. Its first row with a baseline is used."""
+    """Cell of the row. Its last row that has a baseline is used: along steps, that of the last policy."""
     column: str
     """Name of a relative column."""
     form: Literal["percent fewer", "times", "points"]

@@ -127,8 +127,8 @@ def _read(folder: Path) -> pd.DataFrame:
 
 def _agreement(name: str, both: pd.DataFrame) -> EvaluationAgreement:
     first, second = (both[column].astype(float) for column in ("right", "right of second"))
-    # The unit is the problem: samples of one problem are correlated.
-    changes = (second - first).groupby([both["step"], both["problem"]]).mean().to_numpy()
+    # The unit is the problem: samples of one problem are correlated, those of policies of several steps too.
+    changes = (second - first).groupby(both["problem"]).mean().to_numpy()
     pairs = list(zip(both["tokens"], both["tokens of second"], strict=True))
     # Equal tokens before each first difference; a response without a difference counts whole.
     before = sum(common_tokens(a, b) for a, b in pairs)

@@ -98,7 +98,7 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
         "token_age_epochs": float(ages.mean()) / steps_per_epoch,
         "rollouts_per_prompt": len(rollouts) / len(groups),
         **{name: float(np.mean(holds)) if holds else None for name, holds in of_prompts.items()},
-        "reward": float(np.mean([sample.reward for sample in made], dtype=np.float32)),
+        "reward": float(np.mean([sample.reward for sample in made])),
     }
 
 

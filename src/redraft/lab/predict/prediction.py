@@ -155,8 +155,8 @@ def _sums(saved: SavedRollouts, kept: ExpectedKept) -> dict[str, np.ndarray]:
 
 
 def _inverse(share: IntervalEstimate) -> IntervalEstimate:
-    """Draft tokens per kept token; inversion swaps the interval's ends."""
-    value, high, low = (1 / part if part > 0 else math.inf for part in (share.value, share.low, share.high))
+    """Draft tokens per kept token; inversion swaps the interval's ends, which are NaN for a single prompt."""
+    value, high, low = (math.inf if part <= 0 else 1 / part for part in (share.value, share.low, share.high))
     return IntervalEstimate(value, low, high)
 
 

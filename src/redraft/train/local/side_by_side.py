@@ -79,8 +79,8 @@ def train_side_by_side(
         rounds: how often each step's rollouts are made, >= 1.
 
     Returns:
-        A line a run, step and round: cell, step, round, tokens_decoded, and `seconds.<stage>`, NaN where the round
-        has no such stage.
+        A line a run, step and round: cell, step, round, tokens_decoded, `seconds.<stage>`, NaN where the round has no
+        such stage, and the record's other times (`<name>_seconds`).
 
     Raises:
         UserError: if a run is not trained in this process.
@@ -132,17 +132,17 @@ class _Rehearsal:
     def rehearsed(self, step: int, number: int) -> dict[str, Any]:
         rolled = self.trainer.rehearse(self.trainer.loop.tasks(step), step)
         decoded = describe(rolled.groups, step, self.trainer.loop.steps_per_epoch)["tokens_decoded"]
-        return self._line(step, number, decoded, {stage: rolled.seconds[stage] for stage in GENERATION_STAGES})
+        record = {"step": step, "tokens_decoded": decoded, "grading_seconds": rolled.grading_seconds, **rolled.measured}
+        return self._line(number, record, {stage: rolled.seconds[stage] for stage in GENERATION_STAGES})
 
     def taken(self, number: int) -> dict[str, Any]:
         record = next(self.records)
-        return self._line(
-            record["step"], number, record["tokens_decoded"], {s: record["seconds"][s] for s in STEP_STAGES}
-        )
+        return self._line(number, record, {stage: record["seconds"][stage] for stage in STEP_STAGES})
 
-    def _line(self, step: int, number: int, decoded: int, seconds: dict[str, float]) -> dict[str, Any]:
-        line = {"cell": self.run.cell, "step": step, "round": number, "tokens_decoded": decoded}
-        return line | {f"seconds.{stage}": value for stage, value in seconds.items()}
+    def _line(self, number: int, record: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+        line = {"cell": self.run.cell, "round": number} | {name: record[name] for name in ("step", "tokens_decoded")}
+        parts = {name: value for name, value in record.items() if name.endswith("_seconds")}
+        return line | {f"seconds.{stage}": value for stage, value in seconds.items()} | parts
 
 
 def _in_turn(rehearsals: list[_Rehearsal], first: int) -> list[_Rehearsal]:
