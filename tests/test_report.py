@@ -16,9 +16,8 @@ import yaml
 
 from redraft.analysis import stages
 from redraft.analysis.claims.files import write_claims
-from redraft.analysis.claims.verdicts import quantities_of
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.words import in_words
+from redraft.analysis.data.words import with_minus
 from redraft.analysis.figures.figure_files import write_figures
 from redraft.analysis.measuring import measure
 from redraft.analysis.pages import case_studies, report_pages
@@ -242,14 +241,13 @@ def test_every_table_figure_case_and_claim_has_a_place(campaign, pages):
 def test_a_claim_has_its_evidence_in_words(campaign, pages):
     text = pages["report/index.html"].text
     claims = {claim["id"]: claim for claim in read_json(campaign / "results/tiny/claims/spec_rl.json")}
-    tests = {claim.id: claim.test for claim in Experiments(ROOT).claims("spec_rl").claims}
     labels = cell_labels(Experiments(ROOT).cells("spec_rl"))
     for name, claim in claims.items():
-        evidence = with_labels(in_words(claim["evidence"], quantities_of(tests[name])), labels)
+        evidence = with_labels(with_minus(claim["evidence"]), labels)
         assert plain(html.unescape(re.sub("<[^>]*>", "", evidence))) in text, name
     evidence = claims["reuse-saves-tokens"]["evidence"]
-    assert evidence.startswith("grpo-spec-l0.5 divided by grpo-vanilla, tokens_decoded: ")
-    sentence = "GRPO + SPEC-RL, lenience e^0.5 divided by GRPO, decoded tokens: "
+    assert evidence.startswith("ratio of decoded tokens, grpo-spec-l0.5 / grpo-vanilla: ")
+    sentence = "ratio of decoded tokens, GRPO + SPEC-RL (ℓ = e^0.5) / GRPO: "
     assert plain(sentence + evidence.partition(": ")[2]) in text
     assert "tokens_decoded" not in text
 
@@ -273,8 +271,8 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     first = pages["report/index.html"].text
     # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
     assert "SPEC-RL (GRPO, ℓ = e^0.5) decodes 59.7 % [" in first
-    assert "Compare only relative numbers, such as ratios, with the paper." in first
-    assert "Those with finished runs belong to 2 blocks;" in first, "the two seeds that were run, of five blocks"
+    assert "Only ratios and differences of accuracies are shown next to the papers' values" in first
+    assert "the finished runs belong to 2 of them." in first, "the two seeds that were run, of five blocks"
     summary = read_json(campaign / "results/tiny/report/summary.json")
     headline = summary["papers"]["spec_rl"]["headlines"][0]
     assert headline["mean"] == pytest.approx(59.7, abs=0.2)
