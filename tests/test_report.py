@@ -285,18 +285,19 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     assert summary["missing"]["runs"] == 3 * len(wanted) - 2 * len(CELLS), "three seeds, of which two were run"
     assert summary["left_out"] == {LEFT_OUT: "too large"}
     assert f"Left out: {LEFT_OUT}: does not fit: too large." in first
-    assert f"{summary['missing']['runs']} runs of the papers are missing" in first
+    missing, needed = summary["missing"]["runs"], summary["missing"]["needed"]
+    assert f"{needed - missing} of the {needed} runs needed for these papers are finished; the other {missing}" in first
 
 
 def test_what_a_preset_cannot_run_is_not_missing(tmp_path):
     """The engine of verl-tiny has no self-speculation."""
     paper = Paper(Layout("verl-tiny", tmp_path), "efficient_rollout", Experiments(ROOT))
     paper.__dict__["runs"] = Runs(pd.DataFrame(columns=["cell", "seed", "seconds"]), pd.DataFrame(), pd.DataFrame())
-    runs, minutes = paper.missing
+    runs, needed, minutes = paper.missing
     grids = paper.experiments.grids(paper.name, beyond_paper=False)
     cells = [c for c in paper.experiments.cells(paper.name, grids) if c.model in paper.preset.models]
     plain_ones = [cell for cell in cells if cell.decoding.kind == "plain"]
-    assert runs == len(plain_ones) * len(paper.preset.seeds)
+    assert runs == needed == len(plain_ones) * len(paper.preset.seeds)
     assert 0 < len(plain_ones) < len(cells)
     assert math.isnan(minutes)
 
@@ -312,7 +313,7 @@ def test_claims_that_were_not_run_are_folded(campaign):
     folded = "".join(re.findall(r'<details class="part unrun">.*?(?=<h3>|</section>)', text, flags=re.DOTALL))
     assert not_run
     assert all(f'id="spec_rl-claim-{name}"' in folded for name in not_run)
-    assert sum(map(int, re.findall(r"<summary>(\d+) not run</summary>", text))) == len(not_run)
+    assert sum(map(int, re.findall(r"<summary>(\d+) statements? not run</summary>", text))) == len(not_run)
 
 
 def test_the_audit_lists_what_the_papers_own_tables_do_not_support(campaign, pages):
@@ -388,7 +389,7 @@ def test_a_run_has_a_page_from_its_manifest(pages):
     assert "spec_rl/grpo-spec-l0.5 seed 1" in text
     assert "processor: abacus" in text
     assert "decoded tokens tokens_decoded 41 to 101, last 41" in text, "in words, and as the files have it"
-    assert "time of a step (s) seconds.total" in text
+    assert "step time (s) seconds.total" in text
     assert "Commit of the code" in text
 
 
@@ -458,10 +459,10 @@ SOON = 2000
 
 def test_a_stand_in_is_named_once_a_page_and_not_at_every_figure(campaign):
     stand_in = Experiments(ROOT).preset("tiny").stand_in
-    for name in ("figures", "tables", "index"):
+    for name, notice in (("figures", stand_in), ("tables", stand_in), ("index", "<dfn>stand-ins</dfn>")):
         page = html.unescape((campaign / f"results/tiny/report/{name}.html").read_text(encoding="utf-8"))
         shown = re.sub(r"<textarea.*?</textarea>|<span class=\"title\">.*?</span>", "", page, flags=re.DOTALL)
-        assert shown.count(stand_in) == 1, name
+        assert shown.count(notice) == 1, name
         assert '<p class="banner">' in shown
     assert stand_in in (campaign / "results/tiny/figures/spec_rl/figure04.svg").read_text(encoding="utf-8"), "a file"
 

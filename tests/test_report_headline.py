@@ -15,6 +15,7 @@ from redraft.analysis.pages.headline import HeadlineNumber, in_form, interval, n
 from redraft.config import Experiments, Headline
 from redraft.errors import UserError
 from redraft.layout import Layout
+from redraft.result_files import record_derived
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"
 RATIO = {
@@ -48,6 +49,7 @@ def made(folder, form="percent fewer", column="tokens", uneven=None, **changed):
     file = layout.table("p", 1).with_suffix(".csv")
     file.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame([cell | {"verdict": "baseline", "reproduced": 1.0}, cell]).to_csv(file, index=False)
+    record_derived(file.parent, [file])
     declared = Experiments().tables("spec_rl").tables[0]
     headline = Headline(table=1, cell="c", column=column, form=form, words="It decodes {} fewer", short="tokens")
     return points(layout, "p", [headline], [declared.model_copy(update={"columns": []})], uneven)[0]
