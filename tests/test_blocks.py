@@ -31,9 +31,39 @@ def test_the_interval_and_the_test_are_over_the_means_of_blocks():
     reach = 12.7062 * 0.5  # Student's quantile of one degree of freedom
     assert (found.interval.low, found.interval.high) == pytest.approx((2.5 - reach, 2.5 + reach), rel=1e-5)
     assert found.p_value(2.0) == pytest.approx(stats.ttest_1samp([2.0, 3.0], 2.0).pvalue)
-    assert Family([({0: 1.0, 5: 3.0, 1: 2.0, 6: 4.0}, 2.0)], TWO).corrected(
+    assert Family([({0: 1.0, 5: 3.0, 1: 2.0, 6: 4.0}, 2.0, False)], TWO).corrected(
         {0: 1.0, 5: 3.0, 1: 2.0, 6: 4.0}, 2.0
     ) == pytest.approx(found.p_value(2.0))
+
+
+def test_ratios_are_averaged_and_tested_by_their_logarithms():
+    ratios = {0: 0.5, 5: 2.0, 1: 8.0, 6: 8.0}  # blocks of 1 and 8
+    found, inverse = estimate(ratios, TWO, log=True), estimate({s: 1 / r for s, r in ratios.items()}, TWO, log=True)
+    reach = 12.7062 * math.log(8) / 2
+    assert found.mean == pytest.approx(math.sqrt(8))
+    expected = tuple(math.exp(math.log(8) / 2 + side * reach) for side in (-1, 1))
+    assert (found.interval.low, found.interval.high) == pytest.approx(expected, rel=1e-4)
+    assert (1 / inverse.interval.high, inverse.p_value(1 / 3)) == pytest.approx(
+        (expected[0], found.p_value(3)), rel=1e-4
+    )
+    assert found.p_value(3) == pytest.approx(stats.ttest_1samp([0.0, math.log(8)], math.log(3)).pvalue)
+    assert 0.5 <= found.bootstrap.low < found.bootstrap.high <= 8.0
+    assert estimate({0: 0.5, 1: 2.0}, log=True).iqm == pytest.approx(1.0)
+    family = Family([(ratios, 3.0, True)], TWO)
+    assert family.corrected(ratios, 3.0, True) == pytest.approx(found.p_value(3))
+    assert math.isnan(family.corrected(ratios, 3.0)), "the same numbers as differences are another comparison"
+
+
+@pytest.mark.parametrize("least", [0.0, -0.1])
+def test_a_ratio_without_a_logarithm_allows_neither_interval_nor_test(least):
+    found = estimate({0: least, 1: 1.0, 2: 2.0}, log=True)
+    assert found.mean == pytest.approx((least + 3) / 3)
+    assert all(map(math.isnan, (found.interval.low, found.bootstrap.low, found.p_value(1.0))))
+
+
+def test_equal_ratios_of_zero_are_certain():
+    found = estimate({0: 0.0, 1: 0.0}, log=True)
+    assert (found.mean, found.interval.low, found.interval.high, found.p_value(1.0)) == (0.0, 0.0, 0.0, 0.0)
 
 
 def test_the_mean_is_of_blocks_however_many_seeds_each_has():

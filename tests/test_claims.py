@@ -324,20 +324,23 @@ def kept_pairs(*pairs, **fields):
     return Pairs(quantity="accuracy:all", pairs=list(pairs), expected="above", threshold=-1.0, **fields)
 
 
+LOW, HIGH = "at 0 or within the tolerance of it", "at the largest possible value or within the tolerance of it"
+
+
 @pytest.mark.parametrize(
     ("test", "end"),
     [
-        (kept(EMPTY, A), "1 of 1 at the floor"),
-        (kept(LITTLE, A), "1 of 1 at the floor"),
-        (kept(FULL, C), "1 of 1 at the ceiling"),
-        (kept(EMPTY, A, "accuracy:in-distribution", expected="within", threshold=1.0), "2 of 2 at the floor"),
-        (kept(EMPTY, A, "reward", threshold=-0.02), "1 of 1 at the floor"),
-        (kept(FULL, C, "mean:reward", expected="within", threshold=0.03), "2 of 2 at the ceiling"),
-        (kept(FULL, C, "mean:without_correct", expected="below", threshold=0.0), "1 of 1 at the ceiling"),
-        (kept(FULL, C, "mean:without_correct", expected="below", threshold=0.8, relative="ratio"), "at the ceiling"),
+        (kept(EMPTY, A), LOW),
+        (kept(LITTLE, A), LOW),
+        (kept(FULL, C), HIGH),
+        (kept(EMPTY, A, "accuracy:in-distribution", expected="within", threshold=1.0), LOW + " in 2 of 2"),
+        (kept(EMPTY, A, "reward", threshold=-0.02), LOW),
+        (kept(FULL, C, "mean:reward", expected="within", threshold=0.03), HIGH + " in 2 of 2"),
+        (kept(FULL, C, "mean:without_correct", expected="below", threshold=0.0), HIGH),
+        (kept(FULL, C, "mean:without_correct", expected="below", threshold=0.8, relative="ratio"), HIGH),
         (
             Pairs(quantity="accuracy:all", pairs=[(EMPTY, A), (FULL, C)], expected="above", threshold=-1.0),
-            "1 of 2 at the f",
+            LOW + " in 1 of 2",
         ),
         (
             Pairs(
@@ -347,11 +350,11 @@ def kept_pairs(*pairs, **fields):
                 expected="above",
                 threshold=-1.0,
             ),
-            "1 of 1 at the floor",
+            LOW,
         ),
-        (Monotone(quantity="accuracy:all", cells=[EMPTY, A], expected="falls"), "1 of 1 at the floor"),
-        (Peak(quantity="accuracy:all", cell=FULL, others=[C]), "1 of 1 at the ceiling"),
-        (Fluctuation(quantity="accuracy:all", cell=EMPTY, baseline=A), "1 of 1 at the floor"),
+        (Monotone(quantity="accuracy:all", cells=[EMPTY, A], expected="falls"), LOW),
+        (Peak(quantity="accuracy:all", cell=FULL, others=[C]), HIGH),
+        (Fluctuation(quantity="accuracy:all", cell=EMPTY, baseline=A), LOW),
         (
             Extreme(
                 quantity="accuracy:all",
@@ -360,15 +363,15 @@ def kept_pairs(*pairs, **fields):
                 relative="difference",
                 expected="highest",
             ),
-            "1 of 1 at the floor",
+            LOW,
         ),
-        (Trend(quantities=["first_epoch:reward", "last_epoch:reward"], cells=[A], expected=["rises"]), "at the floor"),
+        (Trend(quantities=["first_epoch:reward", "last_epoch:reward"], cells=[A], expected=["rises"]), LOW),
     ],
 )
 def test_what_is_compared_at_the_floor_or_the_ceiling_is_inconclusive_for_that_reason(ends, test, end):
     found = judged(test, ends)
     assert found["verdict"] == INCONCLUSIVE
-    assert "not decided where both sides are at an end of the scale" in found["evidence"]
+    assert "; not decided: both sides are at" in found["evidence"]
     assert end in found["evidence"]
     assert found["p_corrected"] is None
 
@@ -467,22 +470,22 @@ def test_the_evidence_counts_the_sides_and_the_farthest_comparison_comes_first(r
     wrong = pairs(B, C, D, expected="above", threshold=1.0)
     evidence = judged(wrong, runs)["evidence"]
     assert evidence.startswith(
-        "0 of 3 comparisons are significantly on the side that the paper claims and 3 on the other side: "
-        f"{D} divided by {A}, tokens_decoded: 0.1"
+        "0 of 3 comparisons are significantly on the required side and 3 on the other side: "
+        f"ratio of decoded tokens, {D} / {A}: 0.1"
     )
-    assert re.search(r", 95 % interval \[0\.\d+, 0\.\d+\], 3 seeds; the paper claims a value above 1 ", evidence)
+    assert re.search(r", 95 % interval \[0\.\d+, 0\.\d+\], 3 seeds; required: above 1 ", evidence)
     held = judged(pairs(B, C, D, expected="below", threshold=1.0), runs)["evidence"]
-    assert held.startswith("3 of 3 comparisons are significantly on the side that the paper claims: ")
+    assert held.startswith("3 of 3 comparisons are significantly on the required side: ")
     single = judged(ratio(B, A, "below", 1.0), runs)["evidence"]
-    assert single.startswith(f"{B} divided by {A}, tokens_decoded: 0.5"), "one comparison needs no count"
+    assert single.startswith(f"ratio of decoded tokens, {B} / {A}: 0.5"), "one comparison needs no count"
 
 
 def test_what_was_left_out_is_said(runs):
     assert judged(pairs(B, C, D, ABSENT), runs)["evidence"].startswith("3 of 4 pairs have values: ")
     partly = judged(tokens(Monotone, cells=[A, B, ABSENT, D], expected="falls"), runs)
-    assert partly["evidence"].startswith("3 of 4 cells have values: tokens_decoded 6006 (grpo-vanilla) → ")
+    assert partly["evidence"].startswith("3 of 4 cells have values: decoded tokens 6006 (grpo-vanilla) → ")
     absent = judged(pairs(B, ABSENT, ALSO_ABSENT), runs)["evidence"]
-    assert absent == f"no finished run with this quantity: {ABSENT}, {ALSO_ABSENT}"
+    assert absent == f"missing: {ABSENT}; {ALSO_ABSENT}"
     assert FEWEST == 3
 
 
@@ -781,8 +784,8 @@ def test_made_up_tables_support_a_claim_or_do_not(little, test, printed, expecte
 
 def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
     assert by_id("average-speedup")["reported_verdict"] == SUPPORTED
-    assert "printed 2.31, the tables give 2.313" in by_id("average-speedup")["reported_evidence"]
-    assert "printed 0.34, the tables give 0.3387" in by_id("average-token-saving")["reported_evidence"]
+    assert "the paper prints 2.31, its tables give 2.313" in by_id("average-speedup")["reported_evidence"]
+    assert "the paper prints 0.34, its tables give 0.3387" in by_id("average-token-saving")["reported_evidence"]
     assert by_id("ifeval-8b-grpo")["reported_verdict"] == SUPPORTED
     assert by_id("smallest-gain-8b-ppo")["reported_verdict"] == SUPPORTED
 
@@ -790,11 +793,11 @@ def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("delayed-competitive", "printed 37.3 for accuracy:all of grpo-vanilla, the tables give 34.9, which differs"),
-        ("step-time-reduced", "printed 129–161, the tables give 127.8 to 159.1, which differs"),
-        ("rollout-dominates", "8b-ppo-vanilla: 0.4855, asserted above 0.5 (does not hold)"),
-        ("14b-ood-kept", "-3.6, asserted above -1 (does not hold)"),
-        ("generation-time-halved-on-average", "1.939, asserted above 2 (does not hold)"),
+        ("delayed-competitive", "prints 37.3 for mean accuracy (%), grpo-vanilla, its tables give 34.9, which differs"),
+        ("step-time-reduced", "the paper prints 129–161, its tables give 127.8 to 159.1, which differs"),
+        ("rollout-dominates", "8b-ppo-vanilla: 0.4855, required: above 0.5 (does not hold)"),
+        ("14b-ood-kept", "-3.6, required: above -1 (does not hold)"),
+        ("generation-time-halved-on-average", "1.939, required: above 2 (does not hold)"),
     ],
 )
 def test_sentences_that_the_paper_s_tables_do_not_support(name, words):
@@ -806,9 +809,9 @@ def test_sentences_that_the_paper_s_tables_do_not_support(name, words):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("rollout-time-halved-on-average", "rollout_seconds: 2.313, asserted above 2"),
-        ("moderate-lenience-keeps-accuracy", "grpo-spec-l0.8 minus grpo-vanilla, accuracy:all: -1, asserted above -1"),
-        ("smaller-models-fluctuate-little", "accuracy:in-distribution: 2.98, asserted above -3 and below 3"),
+        ("rollout-time-halved-on-average", "and 8 more such pairs, mean: 2.313, required: above 2"),
+        ("moderate-lenience-keeps-accuracy", "grpo-spec-l0.8 minus grpo-vanilla: -1, required: above -1"),
+        ("smaller-models-fluctuate-little", ": 2.98, required: above -3 and below 3"),
     ],
 )
 def test_sentences_that_the_paper_s_tables_support_by_the_paper_s_measure(name, words):

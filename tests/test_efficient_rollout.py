@@ -313,10 +313,16 @@ def test_what_the_reported_tables_say_of_the_claims():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("rollout-nearly-70-percent", "printed 70, the tables give 62.34, which differs"),
-        ("history-reuses-30-tokens", "printed 30 for prefix_length of history, the tables give 28.9, which differs"),
-        ("history-reuses-30-tokens", "printed 4.5 for reuse_share of history, the tables give 4.4, which differs"),
-        ("history-verification-seconds", "printed 10.7–19.5, the tables give 10.7 to 19.5"),
+        ("rollout-nearly-70-percent", "the paper prints 70 %, its tables give 62.34 %, which differs"),
+        (
+            "history-reuses-30-tokens",
+            "prints 30 for length of verified prefixes (tokens), history, its tables give 28.9, which differs",
+        ),
+        (
+            "history-reuses-30-tokens",
+            "the paper prints 4.5 % for share of tokens from drafts, history, its tables give 4.4 %, which differs",
+        ),
+        ("history-verification-seconds", "the paper prints 10.7–19.5, its tables give 10.7 to 19.5"),
     ],
 )
 def test_numbers_of_sentences_next_to_those_of_the_tables(name, words):

@@ -140,7 +140,8 @@ def test_tables_and_claims_are_corrected_together_each_comparison_once(experimen
         "elsewhere": ({0: -3000 / 3018, 2: -3000 / 3018}, 5.0),
     }
     assert len(family) == len(tested), "the difference in points stands in two tables and a claim, and is one"
-    expected = dict(zip(tested, corrected([estimate(v).p_value(t) for v, t in tested.values()]), strict=True))
+    p_values = [estimate(values, log=neutral == 1.0).p_value(neutral) for values, neutral in tested.values()]
+    expected = dict(zip(tested, corrected(p_values), strict=True))
     frames = [make_table(table(number), source(experiments), family) for number in (3, 101)]
     for column in ("tokens", "later", "speedup", "points"):
         assert cell(frames[0], column)["p_corrected"] == pytest.approx(expected[column])
@@ -152,18 +153,20 @@ def test_tables_and_claims_are_corrected_together_each_comparison_once(experimen
 
 def test_a_comparison_is_known_by_its_values_and_its_threshold():
     values = {0: 1.0, 1: 2.0, 2: 4.0}
-    family = Family([(values, 0.0), (dict(values), 0.0), ({2: 4.0 + 1e-14, 1: 2.0, 0: 1.0}, 0.0), (values, 1.0)])
+    family = Family(
+        [(v, 0.0, False) for v in (values, dict(values), {2: 4.0 + 1e-14, 1: 2.0, 0: 1.0})] + [(values, 1.0, False)]
+    )
     assert len(family) == 2
     smallest = min(estimate(values).p_value(threshold) for threshold in (0.0, 1.0))
     assert family.corrected(values, 0.0) == pytest.approx(2 * smallest)
     assert math.isnan(family.corrected({0: 1.0, 1: 2.0}, 0.0)), "not in the family"
-    assert len(Family([({0: 1.0}, 0.0)])) == 0, "one seed allows no test"
+    assert len(Family([({0: 1.0}, 0.0, False)])) == 0, "one seed allows no test"
 
 
 def test_what_is_shown_is_the_interval_that_decides(experiments):
     found = cell(make_table(table(), source(experiments)), "later")
-    ratio, half = (0.3 + 320 / 1200) / 2, 12.7062 * abs(0.3 - 320 / 1200) / 2
-    assert (found["low"], found["high"]) == pytest.approx((ratio - half, ratio + half), rel=1e-4)
+    ratio, reach = math.sqrt(0.3 * 320 / 1200), math.exp(12.7062 * math.log(0.3 * 1200 / 320) / 2)
+    assert (found["low"], found["high"]) == pytest.approx((ratio / reach, ratio * reach), rel=1e-4)
     assert (found["bootstrap_low"], found["bootstrap_high"]) == pytest.approx((320 / 1200, 0.3))
 
 

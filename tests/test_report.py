@@ -16,9 +16,8 @@ import yaml
 
 from redraft.analysis import stages
 from redraft.analysis.claims.files import write_claims
-from redraft.analysis.claims.verdicts import quantities_of
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.words import in_words
+from redraft.analysis.data.words import with_minus
 from redraft.analysis.figures.figure_files import write_figures
 from redraft.analysis.measuring import measure
 from redraft.analysis.pages import case_studies, report_pages
@@ -242,14 +241,13 @@ def test_every_table_figure_case_and_claim_has_a_place(campaign, pages):
 def test_a_claim_has_its_evidence_in_words(campaign, pages):
     text = pages["report/index.html"].text
     claims = {claim["id"]: claim for claim in read_json(campaign / "results/tiny/claims/spec_rl.json")}
-    tests = {claim.id: claim.test for claim in Experiments(ROOT).claims("spec_rl").claims}
     labels = cell_labels(Experiments(ROOT).cells("spec_rl"))
     for name, claim in claims.items():
-        evidence = with_labels(in_words(claim["evidence"], quantities_of(tests[name])), labels)
+        evidence = with_labels(with_minus(claim["evidence"]), labels)
         assert plain(html.unescape(re.sub("<[^>]*>", "", evidence))) in text, name
     evidence = claims["reuse-saves-tokens"]["evidence"]
-    assert evidence.startswith("grpo-spec-l0.5 divided by grpo-vanilla, tokens_decoded: ")
-    sentence = "GRPO + SPEC-RL, lenience e^0.5 divided by GRPO, decoded tokens: "
+    assert evidence.startswith("ratio of decoded tokens, grpo-spec-l0.5 / grpo-vanilla: ")
+    sentence = "ratio of decoded tokens, GRPO + SPEC-RL (ℓ = e^0.5) / GRPO: "
     assert plain(sentence + evidence.partition(": ")[2]) in text
     assert "tokens_decoded" not in text
 
@@ -273,8 +271,8 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     first = pages["report/index.html"].text
     # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
     assert "SPEC-RL (GRPO, ℓ = e^0.5) decodes 59.7 % [" in first
-    assert "Compare only relative numbers, such as ratios, with the paper." in first
-    assert "Those with finished runs belong to 2 blocks;" in first, "the two seeds that were run, of five blocks"
+    assert "Only ratios and differences of accuracies are shown next to the papers' values" in first
+    assert "the finished runs belong to 2 of them." in first, "the two seeds that were run, of five blocks"
     summary = read_json(campaign / "results/tiny/report/summary.json")
     headline = summary["papers"]["spec_rl"]["headlines"][0]
     assert headline["mean"] == pytest.approx(59.7, abs=0.2)
@@ -287,18 +285,19 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     assert summary["missing"]["runs"] == 3 * len(wanted) - 2 * len(CELLS), "three seeds, of which two were run"
     assert summary["left_out"] == {LEFT_OUT: "too large"}
     assert f"Left out: {LEFT_OUT}: does not fit: too large." in first
-    assert f"{summary['missing']['runs']} runs of the papers are missing" in first
+    missing, needed = summary["missing"]["runs"], summary["missing"]["needed"]
+    assert f"{needed - missing} of the {needed} runs needed for these papers are finished; the other {missing}" in first
 
 
 def test_what_a_preset_cannot_run_is_not_missing(tmp_path):
     """The engine of verl-tiny has no self-speculation."""
     paper = Paper(Layout("verl-tiny", tmp_path), "efficient_rollout", Experiments(ROOT))
     paper.__dict__["runs"] = Runs(pd.DataFrame(columns=["cell", "seed", "seconds"]), pd.DataFrame(), pd.DataFrame())
-    runs, minutes = paper.missing
+    runs, needed, minutes = paper.missing
     grids = paper.experiments.grids(paper.name, beyond_paper=False)
     cells = [c for c in paper.experiments.cells(paper.name, grids) if c.model in paper.preset.models]
     plain_ones = [cell for cell in cells if cell.decoding.kind == "plain"]
-    assert runs == len(plain_ones) * len(paper.preset.seeds)
+    assert runs == needed == len(plain_ones) * len(paper.preset.seeds)
     assert 0 < len(plain_ones) < len(cells)
     assert math.isnan(minutes)
 
@@ -314,7 +313,7 @@ def test_claims_that_were_not_run_are_folded(campaign):
     folded = "".join(re.findall(r'<details class="part unrun">.*?(?=<h3>|</section>)', text, flags=re.DOTALL))
     assert not_run
     assert all(f'id="spec_rl-claim-{name}"' in folded for name in not_run)
-    assert sum(map(int, re.findall(r"<summary>(\d+) not run</summary>", text))) == len(not_run)
+    assert sum(map(int, re.findall(r"<summary>(\d+) statements? not run</summary>", text))) == len(not_run)
 
 
 def test_the_audit_lists_what_the_papers_own_tables_do_not_support(campaign, pages):
@@ -390,7 +389,7 @@ def test_a_run_has_a_page_from_its_manifest(pages):
     assert "spec_rl/grpo-spec-l0.5 seed 1" in text
     assert "processor: abacus" in text
     assert "decoded tokens tokens_decoded 41 to 101, last 41" in text, "in words, and as the files have it"
-    assert "time of a step (s) seconds.total" in text
+    assert "step time (s) seconds.total" in text
     assert "Commit of the code" in text
 
 
@@ -460,10 +459,10 @@ SOON = 2000
 
 def test_a_stand_in_is_named_once_a_page_and_not_at_every_figure(campaign):
     stand_in = Experiments(ROOT).preset("tiny").stand_in
-    for name in ("figures", "tables", "index"):
+    for name, notice in (("figures", stand_in), ("tables", stand_in), ("index", "<dfn>stand-ins</dfn>")):
         page = html.unescape((campaign / f"results/tiny/report/{name}.html").read_text(encoding="utf-8"))
         shown = re.sub(r"<textarea.*?</textarea>|<span class=\"title\">.*?</span>", "", page, flags=re.DOTALL)
-        assert shown.count(stand_in) == 1, name
+        assert shown.count(notice) == 1, name
         assert '<p class="banner">' in shown
     assert stand_in in (campaign / "results/tiny/figures/spec_rl/figure04.svg").read_text(encoding="utf-8"), "a file"
 

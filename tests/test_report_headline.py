@@ -140,7 +140,7 @@ def test_the_verdict_ends_the_sentence(tmp_path, changed, end, finding):
 @pytest.mark.parametrize("changed", [{"verdict": "missing", "reproduced": math.nan}, {"cell": "p/other"}])
 def test_what_was_not_run_says_so(tmp_path, changed):
     point = made(tmp_path, **changed)
-    assert point.sentence == "It decodes … fewer: not run."
+    assert point.sentence == "Not run: tokens."
     assert (point.finding, math.isnan(point.mean)) == ("not run", True)
 
 

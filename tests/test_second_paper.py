@@ -48,7 +48,7 @@ def test_claims_have_verdicts_on_the_runs_and_on_the_paper_s_own_table(campaign)
     assert [claim["id"] for claim in claims] == ["less-effort", "as-good"]
     assert claims[0]["verdict"] in {"reproduced", "inconclusive"}
     assert claims[0]["reported_verdict"] == "supported"
-    assert "printed 0.75, the tables give 0.75" in claims[0]["reported_evidence"]
+    assert "the paper prints 0.75, its tables give 0.75" in claims[0]["reported_evidence"]
     assert claims[1]["reported_verdict"] == "not supported", "48 is two points below 50"
 
 

@@ -5,6 +5,7 @@ if its test holds for the values as printed (a value on the threshold does if `C
 that it quotes are those of the tables.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,7 @@ from pathlib import Path
 from redraft.analysis.claims.tests import Comparison, comparison_set
 from redraft.analysis.data.reported_tables import ReportedTable, match_of, read_reported
 from redraft.analysis.data.statistics import PAIRINGS
+from redraft.analysis.data.words import number, words
 from redraft.config import Cell, Claim, Experiments, Printed, Reported
 from redraft.config.claims import cells_of
 from redraft.config.quantities import ACCURACY
@@ -128,7 +130,7 @@ def check(claim: Claim, tables: ReportedTables) -> dict[str, str]:
     comparisons = comparison_set(claim.test, source)
     answered = comparisons.answerable
     part_holds = [_holds(part) for part in comparisons.parts] if answered else []
-    evidence = [comparisons.summary + _show(comparisons.parts)] if answered else []
+    evidence = [_without_seconds(comparisons.summary + _show(comparisons.parts), source)] if answered else []
     numbers = [_printed(number, comparisons.parts if answered else [], tables) for number in claim.printed]
     found = [number for number in numbers if number]
     evidence += [text for _, text in found]
@@ -136,6 +138,15 @@ def check(claim: Claim, tables: ReportedTables) -> dict[str, str]:
         return {"reported_verdict": NOT_IN_TABLES, "reported_evidence": ""}
     right = (not answered or sum(part_holds) >= comparisons.needed) and all(agrees for agrees, _ in found)
     return {"reported_verdict": SUPPORTED if right else NOT_SUPPORTED, "reported_evidence": "; ".join(evidence)}
+
+
+def _without_seconds(text: str, source: ReportedValues) -> str:
+    """The text with the unit of times that are computed from printed speedups."""
+    speedup = source.tables.spec.speedup
+    if not speedup or not source.as_speedup:
+        return text
+    named = words(speedup.quantity)
+    return text.replace(named.text, f"{named.name} (the baseline's is 1)")
 
 
 def _source(tables: ReportedTables, cells: list[str]) -> ReportedValues:
@@ -155,16 +166,16 @@ def _holds(part: Comparison) -> bool:
 
 
 def _show(parts: list[Comparison]) -> str:
-    """Each value with what is asserted of it; which do not hold."""
+    """Each value with its limits; which do not hold."""
     shown: dict[str, list[str]] = {}
     failed: dict[str, bool] = {}
     for part in parts:
-        text = f"{part.label}: {part.values[0]:.4g}"
+        text = f"{part.label}: {number(part.values[0])}"
         shown.setdefault(text, []).append(f"{part.expected} {part.threshold:g}")
         failed[text] = failed.get(text, False) or not _holds(part)
     return "; ".join(
-        f"{text}, asserted {' and '.join(asserted)}" + (" (does not hold)" if failed[text] else "")
-        for text, asserted in shown.items()
+        f"{text}, required: {' and '.join(limits)}" + (" (does not hold)" if failed[text] else "")
+        for text, limits in shown.items()
     )
 
 
@@ -178,9 +189,24 @@ def _printed(printed: Printed, parts: list[Comparison], tables: ReportedTables) 
     agrees = low - tolerance <= min(values) and max(values) <= high + tolerance
     if printed.ends:
         agrees = agrees and min(values) <= low + tolerance and max(values) >= high - tolerance
-    given = " to ".join(f"{value / printed.scale:.4g}" for value in sorted({min(values), max(values)}))
-    what = f" for {printed.quantity} of {printed.cell}" if printed.cell else ""
-    return agrees, f"printed {printed.number}{what}, the tables give {given}{'' if agrees else ', which differs'}"
+    unit = {1e6: " million", 0.01: " %"}.get(printed.scale, "")
+    digits = max(4, len(re.sub(r"\D", "", printed.number.partition("–")[2] or printed.number)))
+    given = " to ".join(f"{value / printed.scale:.{digits}g}{unit}" for value in sorted({min(values), max(values)}))
+    text = f"the paper prints {printed.number}{unit}{_what(printed)}, its tables give {given}"
+    return agrees, text + ("" if agrees else ", which differs")
+
+
+def _what(printed: Printed) -> str:
+    """What a printed number is of, if it names that."""
+    if not printed.cell or not printed.quantity:
+        return ""
+    name, fall = words(printed.quantity).text, " with the opposite sign" if printed.scale < 0 else ""
+    if not printed.baseline:
+        return f" for {name}{fall}, {printed.cell}"
+    if printed.relative == "difference":
+        return f" for {words(printed.quantity).of_differences}, {printed.cell} minus {printed.baseline}"
+    cells = (printed.baseline, printed.cell) if printed.relative == "speedup" else (printed.cell, printed.baseline)
+    return f" for the ratio of {words(printed.quantity).name}, {' / '.join(cells)}"
 
 
 def _own_values(printed: Printed, tables: ReportedTables) -> list[float]:

@@ -10,7 +10,8 @@ from typing import Protocol
 from scipy import stats
 
 from redraft.analysis.data.quantities import bound_of
-from redraft.analysis.data.statistics import NEUTRAL, estimate, paired
+from redraft.analysis.data.statistics import NEUTRAL, RATIOS, estimate, paired
+from redraft.analysis.data.words import difference_of, number, stage_of, words
 from redraft.config import (
     Bound,
     Compare,
@@ -56,6 +57,7 @@ class Comparison:
     Attributes:
         tie: whether the threshold itself is on the side, as where it is a tolerance ("not more than a point below").
         bound: `floor` or `ceiling` if all that is compared is there, so that no difference could show; else empty.
+        is_ratio: whether the values are ratios.
     """
 
     label: str
@@ -64,6 +66,7 @@ class Comparison:
     threshold: float
     tie: bool = False
     bound: str = ""
+    is_ratio: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,13 +129,13 @@ def _all(parts: list[Comparison], absent: Sequence[str], summary: str = "") -> C
 
 def _sides(label: str, values: BySeed, test: Compare | Pairs, bound: str) -> list[Comparison]:
     """One part, or two where a value should lie within a distance of the neutral one."""
-    neutral = NEUTRAL[test.relative]
+    neutral, is_ratio = NEUTRAL[test.relative], test.relative in RATIOS
     if test.expected != "within":
         tolerance = test.threshold < neutral if test.expected == "above" else test.threshold > neutral
-        return [Comparison(label, values, test.expected, test.threshold, tolerance, bound)]
+        return [Comparison(label, values, test.expected, test.threshold, tolerance, bound, is_ratio)]
     return [
-        Comparison(label, values, "above", neutral - test.threshold, tie=True, bound=bound),
-        Comparison(label, values, "below", neutral + test.threshold, tie=True, bound=bound),
+        Comparison(label, values, "above", neutral - test.threshold, True, bound, is_ratio),
+        Comparison(label, values, "below", neutral + test.threshold, True, bound, is_ratio),
     ]
 
 
@@ -150,12 +153,22 @@ def _margin(test: Compare | Pairs) -> float:
     return abs(test.threshold) if test.relative == "difference" else 0.0
 
 
-def _related(test: Compare | Pairs | Extreme, cell: str = "cell", baseline: str = "baseline") -> str:
-    """`cell minus baseline, quantity`, or both quantities where the baseline's is another one."""
-    relation = "divided by" if test.relative == "ratio" else "minus"
-    if test.over:
-        return f"{test.quantity} of {cell} {relation} {test.over} of {baseline}"
-    return f"{cell} {relation} {baseline}, {test.quantity}"
+def _related(test: Compare | Pairs | Extreme, cell: str, baseline: str) -> str:
+    """`quantity, cell minus baseline`, or both quantities where the baseline's is another one; a ratio has no unit."""
+    own, over, is_ratio = words(test.quantity), words(test.over or test.quantity), test.relative == "ratio"
+    if not test.over:
+        pair = _pair(test, cell, baseline)
+        return f"ratio of {own.name}, {pair}" if is_ratio else f"{own.of_differences}, {pair}"
+    if cell == baseline:
+        if is_ratio and stage_of(test.over) == "total" and (stage := stage_of(test.quantity)):
+            return f"{stage.replace('_', ' ')}'s share of the step time, {cell}"
+        return f"{f'{own.name} / {over.name}' if is_ratio else difference_of(test.over, test.quantity)}, {cell}"
+    return f"{own.name} of {cell} {'/' if is_ratio else 'minus'} {over.name} of {baseline}"
+
+
+def _pair(test: Compare | Pairs | Extreme, cell: str, baseline: str) -> str:
+    """`cell / baseline` or `cell minus baseline`; of one cell its name."""
+    return cell if cell == baseline else f"{cell} {'/' if test.relative == 'ratio' else 'minus'} {baseline}"
 
 
 def _of_cells(quantity: str, cells: Sequence[str], source: ValueSource) -> tuple[dict[str, BySeed], list[str]]:
@@ -184,16 +197,9 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
     if len(found) < min(FEWEST, len(pairs)):
         return _unanswerable(test, absent)
     on = _on(len(found), len(pairs), "pairs")
-
-    def bound(pairs: Iterable[tuple[str, str]]) -> str:
-        quantities = [test.quantity, test.over or test.quantity]
-        sides = [
-            source.values(quantity, cell) for pair in pairs for quantity, cell in zip(quantities, pair, strict=True)
-        ]
-        return bound_of(quantities, sides, _margin(test))
-
     if isinstance(test, Pairs) and test.statistic == "mean":
-        label = f"mean over {len(found)} pairs of {_related(test)}"
+        more = f", and {len(found) - 1} more such pairs" if len(found) > 1 else ""
+        label = f"{_related(test, *next(iter(found)))}{more}, mean"
         seeds = sorted(set.intersection(*(set(values) for values in found.values())))
         means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}
         return _all(_sides(label, means, test, _bound_of_pairs(test, found, source, _margin(test))), absent, on)
@@ -237,9 +243,9 @@ def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
         _difference(f"{later} minus {earlier}", test.quantity, found[later], found[earlier], SIDE[test.expected])
         for earlier, later in itertools.pairwise(found)
     ]
-    path = " → ".join(f"{estimate(values).mean:.4g} ({cell})" for cell, values in found.items())
+    path = " → ".join(f"{number(estimate(values).mean)} ({cell})" for cell, values in found.items())
     on, missing = _on(len(found), len(test.cells), "cells"), [] if all(part.values for part in parts) else list(found)
-    return _all(parts, absent or missing, f"{on}{test.quantity} {path}; claimed: {test.expected}; ")
+    return _all(parts, absent or missing, f"{on}{words(test.quantity).text} {path}, required: {test.expected}; ")
 
 
 def _peak(test: Peak, source: ValueSource) -> ComparisonSet:
@@ -251,7 +257,7 @@ def _peak(test: Peak, source: ValueSource) -> ComparisonSet:
         _difference(f"{test.cell} minus {cell}", test.quantity, own, values, "above") for cell, values in found.items()
     ]
     on = _on(len(found) + 1, len(test.others) + 1, "cells")
-    return _all(parts, absent, f"{on}{test.quantity}, {test.cell} claimed the highest; ")
+    return _all(parts, absent, f"{on}{words(test.quantity).text}, required: highest for {test.cell}; ")
 
 
 def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
@@ -262,7 +268,7 @@ def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
         return _unanswerable(test, absent)
     parts = [
         Comparison(
-            f"{test.pair[0]} minus {pair[0]}",
+            f"minus the same of {_pair(test, *pair)}",
             paired(own, values, "difference"),
             SIDE[test.expected],
             0.0,
@@ -270,8 +276,8 @@ def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
         )
         for pair, values in found.items()
     ]
-    mean = f"{estimate(own).mean:.4g} ({test.pair[0]})"
-    return _all(parts, absent, f"{on}{_related(test)}: {mean} claimed the {test.expected}; ")
+    mean = number(estimate(own, log=test.relative in RATIOS).mean)
+    return _all(parts, absent, f"{on}{_related(test, *test.pair)}: {mean}, required: {test.expected}; ")
 
 
 def _limits(
@@ -281,7 +287,7 @@ def _limits(
     if len(found) < min(FEWEST, len(cells)):
         return _unanswerable(test, absent)
     parts = [
-        Comparison(f"{test.quantity} of {cell}", values, side, limit)
+        Comparison(f"{words(test.quantity).text}, {cell}", values, side, limit)
         for cell, values in found.items()
         for side, limit in limits
     ]
@@ -300,7 +306,9 @@ def _correlation(test: Correlation, source: ValueSource) -> ComparisonSet:
         ranked = stats.spearmanr(*([each[pair][seed] for pair in pairs] for each in (first, second)))[0]
         if not math.isnan(ranked):
             values[seed] = float(ranked)
-    label = f"rank correlation of {test.quantity} and {test.other} over {len(pairs)} pairs"
+    relations = zip((test.quantity, test.other), (test.relative, test.other_relative or test.relative), strict=True)
+    both = " with ".join(f"the {relation} of {words(quantity).name}" for quantity, relation in relations)
+    label = f"rank correlation of {both}, over {len(pairs)} pairs such as {' against '.join(pairs[0])}"
     return _all(
         [Comparison(label, values, test.expected, test.threshold)], missing, _on(len(pairs), len(test.pairs), "pairs")
     )
@@ -314,7 +322,7 @@ def _trend(test: Trend, source: ValueSource) -> ComparisonSet:
             absent.append(cell)
             continue
         for (earlier, later), direction in zip(itertools.pairwise(range(len(found))), test.expected, strict=True):
-            label = f"{test.quantities[later]} minus {test.quantities[earlier]} of {cell}"
+            label = f"{difference_of(test.quantities[earlier], test.quantities[later])}, {cell}"
             parts.append(
                 Comparison(
                     label,
@@ -338,7 +346,8 @@ def _fluctuation(test: Fluctuation, source: ValueSource) -> ComparisonSet:
         }
         for cell, path in paths.items()
     }
-    label = f"largest fall of {test.quantity} between successive evaluations, {test.cell} minus {test.baseline}"
+    quantity = words(test.quantity).of_differences
+    label = f"largest fall of {quantity} between successive evaluations, {test.cell} minus {test.baseline}"
     values = paired(falls[test.cell], falls[test.baseline], "difference")
     absent = [cell for cell, fall in falls.items() if not fall]
     bound = bound_of([test.quantity], [dict(enumerate(each)) for path in paths.values() for each in path.values()])

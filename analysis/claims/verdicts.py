@@ -17,6 +17,7 @@ from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Family, estimate
 from redraft.analysis.data.timing import is_timed, timed_unevenly
+from redraft.analysis.data.words import number
 from redraft.config import Claim, Several, Test, Unmeasured
 from redraft.config.claims import cells_of
 
@@ -106,10 +107,10 @@ def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list
     ]
 
 
-def comparisons(posed: Iterable[ClaimOnRuns]) -> Iterator[tuple[BySeed, float]]:
-    """Values and threshold of every part of the claims that can be decided."""
+def comparisons(posed: Iterable[ClaimOnRuns]) -> Iterator[tuple[BySeed, float, bool]]:
+    """Values and threshold of every part of the claims that can be decided, and whether the values are ratios."""
     parts = (part for each in posed if each.counts for part in each.comparisons.parts)
-    return ((part.values, part.threshold) for part in parts if not part.bound)
+    return ((part.values, part.threshold, part.is_ratio) for part in parts if not part.bound)
 
 
 def judge(
@@ -134,7 +135,7 @@ def judge(
     first: dict[str, str] = {}
     return [
         _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))
-        | _decide(each, family, runs.blocks)
+        | _decide(each, family, runs.blocks, manifests)
         | (check(each.claim, tables) if tables else {})
         for each in posed
     ]
@@ -160,30 +161,33 @@ def quantities_of(test: Test) -> list[str]:
     return [name for name in [*named, *content.get("quantities", [])] if name]
 
 
-def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks) -> dict[str, Any]:
-    """Verdict, evidence and p-values of one claim."""
+def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Verdict, evidence and p-values of one claim; `manifests` has those of each cell with runs."""
     comparisons = posed.comparisons
     if not comparisons.answerable:
         unmeasured = posed.undecidable if isinstance(posed.claim.test, Unmeasured) else None
-        reason = unmeasured or (
-            f"no finished run with this quantity: {', '.join(comparisons.absent)}"
-            if comparisons.absent
-            else "the cells share no seed"
-        )
+        without_runs = [cell for cell in comparisons.absent if cell not in manifests]
+        without_value = [cell for cell in comparisons.absent if cell in manifests]
+        missing = f"missing: {'; '.join(without_runs)}" if without_runs else ""
+        unsampled = f"not measured in the runs of {'; '.join(without_value)}" if without_value else ""
+        reason = unmeasured or ", and ".join(filter(None, (missing, unsampled))) or "the cells share no seed"
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
-    estimates = [estimate(part.values, blocks) for part in comparisons.parts]
+    estimates = [estimate(part.values, blocks, part.is_ratio) for part in comparisons.parts]
     parts = [
         Compared(p, found, math.nan if p.bound else found.p_value(p.threshold))
         for p, found in zip(comparisons.parts, estimates, strict=True)
     ]
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
-    evidence = comparisons.summary + _sentence(parts, before) + _bounded(comparisons.parts)
+    evidence = comparisons.summary + _sentence(parts, before, posed.claim.printed_of_test) + _bounded(comparisons.parts)
     plotted = {"parts": [_plotted(each) for each in parts]}
     if posed.undecidable:
         evidence += f"; {posed.undecidable}"
         return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | plotted
-    adjusted = [math.nan if part.bound else family.corrected(part.values, part.threshold) for part in comparisons.parts]
+    adjusted = [
+        math.nan if part.bound else family.corrected(part.values, part.threshold, part.is_ratio)
+        for part in comparisons.parts
+    ]
     _, p_corrected = overall(comparisons, sides, adjusted)
     after, _ = overall(comparisons, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
@@ -196,8 +200,15 @@ def _bounded(parts: Sequence[Comparison]) -> str:
     ends = Counter(part.bound for part in parts if part.bound)
     if not ends:
         return ""
-    shown = ", ".join(f"{count} of {len(parts)} at the {end}" for end, count in ends.items())
-    return f"; not decided where both sides are at an end of the scale, since no difference could show ({shown})"
+    where = {
+        "floor": "at 0 or within the tolerance of it",
+        "ceiling": "at the largest possible value or within the tolerance of it",
+    }
+    shown = [
+        f"both sides are {where[end]}" + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
+        for end, n in ends.items()
+    ]
+    return f"; not decided: {' and '.join(shown)}, so no difference could show"
 
 
 def _plotted(compared: Compared) -> dict[str, Any]:
@@ -223,8 +234,10 @@ def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[floa
     return INCONCLUSIVE, ps[min(comparisons.needed, len(ps)) - 1]
 
 
-def _sentence(parts: list[Compared], verdict: str) -> str:
+def _sentence(parts: list[Compared], verdict: str, printed: str) -> str:
     """The parts of a claim in words; of several, first how many are significant on each side, without correction.
+
+    `printed` is the paper's number of what is tested, if it prints one.
 
     Parts with the claim's verdict come first, those far from their threshold before others. Parts with one label and
     one verdict, such as the two limits of a range, are shown once.
@@ -234,27 +247,29 @@ def _sentence(parts: list[Compared], verdict: str) -> str:
         text = f"{part.part.label}: {show(part.found)}"
         limit = f"{part.part.expected} {part.part.threshold:g}"
         texts.setdefault((text, part.verdict(part.p)), []).append(limit)
+    paper = f" (the paper prints {printed})" if printed else ""
     several = len(parts) > 1
     shown = [
-        f"{text}; the paper claims a value {' and '.join(limits)}" + (f" ({side})" if several else "")
+        f"{text}; required: {' and '.join(limits)}" + (f" ({side})" if several else "")
         for (text, side), limits in texts.items()
     ]
     if not several:
-        return shown[0]
+        return shown[0] + paper
     sides = Counter(part.verdict(part.p) for part in parts)
-    held = f"{sides[REPRODUCED]} of {len(parts)} comparisons are significantly on the side that the paper claims"
+    held = f"{sides[REPRODUCED]} of {len(parts)} comparisons are significantly on the required side"
     against = f" and {sides[CONTRADICTED]} on the other side" if sides[CONTRADICTED] else ""
-    return f"{held}{against}: {'; '.join(shown)}"
+    return f"{held}{against}{paper}: {'; '.join(shown)}"
 
 
 def show(mean: Estimate) -> str:
     """`0.31, 95 % interval [0.28, 0.34], 10 seeds in 5 blocks`, with the interval that is tested."""
-    number, units = len(mean.seeds), len(mean.units)
-    seeds = f"{number} seed{'s' * (number != 1)}"
-    seeds += f" in {units} block{'s' * (units != 1)}" if units < number else ""
+    count, units = len(mean.seeds), len(mean.units)
+    seeds = f"{count} seed{'s' * (count != 1)}"
+    seeds += f" in {units} block{'s' * (units != 1)}" if units < count else ""
     low, high = mean.interval.low, mean.interval.high
     finite = math.isfinite(low) and math.isfinite(high)
-    return f"{mean.mean:.4g}, {f'95 % interval [{low:.4g}, {high:.4g}]' if finite else 'without an interval'}, {seeds}"
+    interval = f"95 % interval [{number(low)}, {number(high)}]" if finite else "without an interval"
+    return f"{number(mean.mean)}, {interval}, {seeds}"
 
 
 def _describe(posed: ClaimOnRuns, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:
@@ -263,6 +278,7 @@ def _describe(posed: ClaimOnRuns, manifests: Mapping[str, list[str]], first: str
     return {
         "id": claim.id,
         "quotation": claim.quotation,
+        "about": claim.about,
         "section": claim.section,
         "test": claim.test.model_dump(mode="json"),
         "note": claim.note,

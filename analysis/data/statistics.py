@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +28,8 @@ FAMILY = ("comparison", "p_corrected")
 """Columns of a family's file."""
 NEUTRAL = {"ratio": 1.0, "speedup": 1.0, "difference": 0.0}
 """Value of a relative quantity when a cell equals its baseline."""
+RATIOS = frozenset({"ratio", "speedup"})
+"""Relations whose values are ratios, which are estimated and tested by their logarithms."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,10 @@ NO_BLOCKS: Blocks = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean over seeds, or over the means of blocks of them.
+    """Mean over seeds, or over the means of blocks of them; of ratios every mean is geometric.
+
+    So the interval of a ratio is positive, and a ratio and its inverse have the same p-value. Ratios of which one is
+    not positive have no logarithms: their mean is the plain one, without interval and test unless all are equal.
 
     Attributes:
         mean: NaN if there is no run.
@@ -60,7 +65,8 @@ class Estimate:
         seeds: which runs it rests on.
         values: of those runs, in their order.
         blocks: the same values by block.
-        units: means of the blocks, on which tests rest.
+        units: means of the blocks, on which tests rest; of ratios, of their logarithms.
+        log: whether the values are ratios.
     """
 
     mean: float
@@ -69,6 +75,7 @@ class Estimate:
     values: tuple[float, ...] = field(default=(), compare=False, repr=False)
     blocks: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
     units: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    log: bool = field(default=False, compare=False, repr=False)
 
     @cached_property
     def bootstrap(self) -> Interval:
@@ -77,17 +84,30 @@ class Estimate:
         There are 9,999 resamples with a fixed seed. With three or four blocks it is hardly more than the range of their
         means, which misses the mean of the distribution far more often than one time in twenty.
         """
-        return _two_level([np.array(part) for part in self.blocks]) if self.testable else NONE
+        if not self.testable:
+            return NONE
+        found = _two_level([np.log(part) if self.has_logs else np.array(part) for part in self.blocks])
+        return _exp(found) if self.has_logs else found
 
     @property
     def testable(self) -> bool:
-        """True if there are two blocks or more, and none is infinite."""
-        return len(self.units) > 1 and bool(np.isfinite(self.units).all())
+        """True if there are two blocks or more, none is infinite, and ratios have logarithms or are all equal."""
+        has_scale = not self.log or self.has_logs or np.ptp(self.values) == 0
+        return len(self.units) > 1 and bool(np.isfinite(self.units).all() and has_scale)
+
+    @property
+    def has_logs(self) -> bool:
+        """True if the values are ratios above 0, whose units are means of logarithms."""
+        return self.log and min(self.values) > 0
 
     @property
     def iqm(self) -> float:
         """Interquartile mean: a quarter of the values is cut off at each end; the plain mean with fewer than four."""
-        return float(stats.trim_mean(self.values, 0.25)) if self.values else math.nan
+        if not self.values:
+            return math.nan
+        if self.has_logs:
+            return math.exp(stats.trim_mean(np.log(self.values), 0.25))
+        return float(stats.trim_mean(self.values, 0.25))
 
     def p_value(self, against: float) -> float:
         """Two-sided one-sample t-test of the blocks' mean against a number, paired if they are paired values.
@@ -98,25 +118,31 @@ class Estimate:
         """
         if not self.testable:
             return math.nan
-        tolerance = ROUNDING * max(1.0, abs(against), *map(abs, self.units))
+        threshold = math.log(against) if self.has_logs else against
+        tolerance = ROUNDING * max(1.0, abs(threshold), *map(abs, self.units))
         if np.ptp(self.units) <= tolerance:
-            return float(abs(self.mean - against) <= tolerance)
-        return float(stats.ttest_1samp(self.units, against).pvalue)
+            return float(abs(self.units[0] - threshold) <= tolerance)
+        return float(stats.ttest_1samp(self.units, threshold).pvalue)
 
 
-def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS) -> Estimate:
-    """Mean of values by seed, of which NaN counts as missing, and its interval over blocks."""
+def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS, log: bool = False) -> Estimate:
+    """Mean of values by seed, of which NaN counts as missing, and its interval over blocks; `log` for ratios."""
     seeds = tuple(sorted(seed for seed, value in values.items() if not math.isnan(value)))
     if not seeds:
         return Estimate(math.nan, NONE, ())
     inside: dict[int, list[float]] = {}
     for seed in seeds:
         inside.setdefault(blocks.get(seed, seed), []).append(values[seed])
-    units = np.array([sum(part) / len(part) for part in inside.values()])
-    mean = float(units.mean())
-    interval = _student(units, mean) if len(units) > 1 and np.isfinite(units).all() else NONE
     of_seeds, of_blocks = tuple(values[seed] for seed in seeds), tuple(map(tuple, inside.values()))
-    return Estimate(mean, interval, seeds, of_seeds, of_blocks, tuple(units.tolist()))
+    has_logs = log and min(of_seeds) > 0
+    scaled = [np.log(part) if has_logs else np.array(part) for part in of_blocks]
+    units = np.array([sum(part) / len(part) for part in scaled])
+    mean = float(units.mean())
+    found = Estimate(math.exp(mean) if has_logs else mean, NONE, seeds, of_seeds, of_blocks, tuple(units.tolist()), log)
+    if not found.testable:
+        return found
+    interval = _student(units, mean)
+    return replace(found, interval=_exp(interval) if has_logs else interval)
 
 
 def _student(units: np.ndarray, mean: float) -> Interval:
@@ -124,6 +150,11 @@ def _student(units: np.ndarray, mean: float) -> Interval:
         return Interval(mean, mean)
     low, high = stats.t.interval(1 - LEVEL, len(units) - 1, loc=mean, scale=stats.sem(units))
     return Interval(float(low), float(high))
+
+
+def _exp(interval: Interval) -> Interval:
+    with np.errstate(over="ignore"):
+        return Interval(float(np.exp(interval.low)), float(np.exp(interval.high)))
 
 
 def _two_level(blocks: list[np.ndarray]) -> Interval:
@@ -153,21 +184,26 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 class Family:
     """Comparisons that are corrected together, each once however often it is shown.
 
-    Two comparisons with the same values by seed and the same threshold that their mean is tested against are one: they
-    are known by ten digits of their values.
+    A comparison has values by seed, the threshold that their mean is tested against, and whether they are ratios. Two
+    with the same of all three are one: they are known by ten digits of their values.
     """
 
-    def __init__(self, comparisons: Iterable[tuple[Mapping[int, float], float]], blocks: Blocks = NO_BLOCKS) -> None:
-        found = {_identity(*each): estimate(each[0], blocks).p_value(each[1]) for each in comparisons}
+    def __init__(
+        self, comparisons: Iterable[tuple[Mapping[int, float], float, bool]], blocks: Blocks = NO_BLOCKS
+    ) -> None:
+        found = {
+            _identity(values, threshold, log): estimate(values, blocks, log).p_value(threshold)
+            for values, threshold, log in comparisons
+        }
         tested = {key: p for key, p in found.items() if not math.isnan(p)}
         self._corrected = dict(zip(tested, corrected(list(tested.values())), strict=True))
 
     def __len__(self) -> int:
         return len(self._corrected)
 
-    def corrected(self, values: Mapping[int, float], threshold: float) -> float:
+    def corrected(self, values: Mapping[int, float], threshold: float, log: bool = False) -> float:
         """The corrected p-value of a comparison; NaN if it cannot be tested or is not in the family."""
-        return self._corrected.get(_identity(values, threshold), math.nan)
+        return self._corrected.get(_identity(values, threshold, log), math.nan)
 
     def save(self, file: Path) -> None:
         """Write the corrected p-value of each comparison."""
@@ -183,9 +219,9 @@ class Family:
         return family
 
 
-def _identity(values: Mapping[int, float], threshold: float) -> str:
+def _identity(values: Mapping[int, float], threshold: float, log: bool) -> str:
     by_seed = ", ".join(f"{seed}: {values[seed]:.10g}" for seed in sorted(values))
-    return f"{by_seed} against {threshold:.10g}"
+    return f"{by_seed} against {threshold:.10g}" + " as ratios" * log
 
 
 def noise_floor(benchmarks: Mapping[str, tuple[float, int]]) -> float:

@@ -1,5 +1,6 @@
 """Quantities in words: what a person reads in place of `mean@2-101:generation_seconds`, with its unit and theme."""
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -28,7 +29,17 @@ class Words:
     @property
     def text(self) -> str:
         """Name and unit."""
-        return f"{self.name} ({self.unit})" if self.unit else self.name
+        return self._with(self.unit)
+
+    @property
+    def of_differences(self) -> str:
+        """The same of a difference: that of two percentages is in points."""
+        return self._with("points" if self.unit == "%" else self.unit)
+
+    def _with(self, unit: str) -> str:
+        if not unit:
+            return self.name
+        return f"{self.name[:-1]}, {unit})" if self.name.endswith(")") else f"{self.name} ({unit})"
 
 
 def _named(theme: str, unit: str, **names: str) -> dict[str, Words]:
@@ -47,8 +58,8 @@ NAMES = {
         tokens_verified="verified tokens",
         tokens_reused="reused tokens",
         rollouts="responses",
-        rollouts_per_batch="responses an update batch",
-        rollouts_per_prompt="responses a prompt",
+        rollouts_per_batch="responses per update batch",
+        rollouts_per_prompt="responses per prompt",
         responses="responses",
     ),
     **_named(
@@ -57,37 +68,43 @@ NAMES = {
         rollout_seconds="rollout time",
         generation_seconds="generation time",
         step_seconds="training time",
-        quantisation_seconds="time of quantisation",
-        rollout_seconds_first_epoch="rollout time a step in epoch 1",
-        rollout_seconds_last_epoch="rollout time a step in the last epoch",
-        rollout_seconds_reuse_epochs="rollout time a step from epoch 2 on",
+        quantisation_seconds="quantisation time",
+        rollout_seconds_first_epoch="rollout time per step (epoch 1)",
+        rollout_seconds_last_epoch="rollout time per step (last epoch)",
+        rollout_seconds_reuse_epochs="rollout time per step (from epoch 2)",
     ),
     **_named(TIME, "h", hours="training time"),
     **_named(TIME, "", tail_share="share of decoding time in the tail"),
     **_named(
-        TIME, "%", generation_change_percent="change of generation time", step_change_percent="change of a step's time"
+        TIME, "%", generation_change_percent="change of generation time", step_change_percent="change of step time"
     ),
     **_named(
         REUSE,
         "",
         reuse_share="share of tokens from drafts",
         prefix_share="share of a draft kept",
-        **{f"prefix_share_{part}": f"share of a draft kept, {which} third" for part, which in THIRDS.items()},
+        **{
+            f"prefix_share_{part}": f"share of a draft kept ({which} third of epochs with drafts)"
+            for part, which in THIRDS.items()
+        },
         full_reuse_ratio="share of drafts kept whole",
         first_reuse_step="first step with drafts",
-        block_efficiency="tokens of a block (τ)",
-        token_acceptance="acceptance of a token (α)",
+        block_efficiency="tokens per block (τ)",
+        token_acceptance="acceptance per token (α)",
         acceptance="share of proposals kept",
         speculated_passes="share of passes that speculate",
         plain_positions="share of the longest response before speculation",
-        draft_length="proposals of a block (γ)",
-        **{f"kept_at.{place}": f"share of proposals kept at place {place}" for place in range(1, 17)},
+        draft_length="proposals per block (γ)",
+        **{f"kept_at.{place}": f"share of proposals kept at position {place}" for place in range(1, 17)},
     ),
     **_named(
         REUSE,
         "tokens",
-        prefix_length="verified prefixes",
-        **{f"prefix_length_{part}": f"verified prefixes, {which} third" for part, which in THIRDS.items()},
+        prefix_length="length of verified prefixes",
+        **{
+            f"prefix_length_{part}": f"length of verified prefixes ({which} third of epochs with drafts)"
+            for part, which in THIRDS.items()
+        },
     ),
     **_named(
         TRAINING,
@@ -114,7 +131,7 @@ NAMES = {
         training_steps="update batches",
         generation_steps="generation steps",
     ),
-    **_named(TRAINING, "nats a token", drift="drift"),
+    **_named(TRAINING, "nats per token", drift="drift"),
     **_named(
         TRAINING, "nats", entropy="entropy", kl="logged KL", kl_max="largest logged KL", fresh_kl="KL on new samples"
     ),
@@ -124,22 +141,35 @@ NAMES = {
         distinct_1="distinct unigrams",
         self_bleu="Self-BLEU",
         self_bleu_within="Self-BLEU in groups",
-        rouge_1_second_epoch="ROUGE-1 with the epoch before, epoch 2",
-        rouge_1_last_epoch="ROUGE-1 with the epoch before, last epoch",
-        rouge_1="ROUGE-1 with the epoch before",
+        rouge_1_second_epoch="ROUGE-1 against the responses of the epoch before (epoch 2)",
+        rouge_1_last_epoch="ROUGE-1 against the responses of the epoch before (last epoch)",
+        rouge_1="ROUGE-1 against the responses of the epoch before",
     ),
 }
 """Words of the quantities of a step or run by their names without a reduction."""
 
 REDUCED = {
-    "first_epoch": "{}, epoch 1",
-    "last_epoch": "{}, last epoch",
-    "reuse_epochs": "{}, from epoch 2 on",
+    "first_epoch": "{} (epoch 1)",
+    "last_epoch": "{} (last epoch)",
+    "reuse_epochs": "{} (from epoch 2)",
     "max": "largest {}",
     "sum": "{}",
     "mean": "{}",
 }
 """Words of a reduction over steps around those of the quantity."""
+
+STAGES = {
+    "total": "step time",
+    "update_actor": "policy-update time per step",
+    "update_critic": "critic-update time per step",
+    "old_log_probs": "time for old log-probabilities per step",
+    "ref": "time for reference log-probabilities per step",
+    "values": "time for critic values per step",
+    "adv": "time for advantages per step",
+}
+"""Words of the seconds of a stage, where they are not its name and `time per step`."""
+ROLES = ("in-distribution", "out-of-distribution")
+"""Roles of benchmarks, by which accuracies are averaged."""
 
 
 def words(quantity: str) -> Words:
@@ -154,7 +184,9 @@ def _accuracy(quantity: str) -> Words | None:
     if not quantity.startswith(ACCURACY):
         return None
     names = quantity.removeprefix(ACCURACY)
-    return Words("mean accuracy" if names == "all" else f"accuracy, {names.replace('+', ' and ')}", "%", ACCURATE)
+    if names in ROLES:
+        return Words(f"{names} accuracy", "%", ACCURATE)
+    return Words("mean accuracy" if names == "all" else f"accuracy on {names.replace('+', ' and ')}", "%", ACCURATE)
 
 
 def _reached(quantity: str) -> Words | None:
@@ -170,7 +202,7 @@ def _at_equal(quantity: str) -> Words | None:
         return None
     spent, _, bought = quantity.removeprefix(AT_EQUAL).split(":", 2)
     budget = "training time" if spent == "seconds.total" else words(spent).name
-    return replace(words(bought), name=f"{words(bought).name}, at equal {budget}")
+    return replace(words(bought), name=f"{words(bought).name} at equal {budget}")
 
 
 def _binned(quantity: str) -> Words | None:
@@ -189,20 +221,32 @@ def _correlated(quantity: str) -> Words | None:
 
 
 def _reduced(quantity: str) -> Words | None:
-    if quantity.startswith((SECONDS, "seconds.")):
-        stage = re.split("[:.]", quantity, maxsplit=1)[1].replace("_", " ")
-        return Words("time of a step" if stage == "total" else f"time of {stage} a step", "s", TIME)
+    if stage := stage_of(quantity):
+        return Words(STAGES.get(stage, f"{stage.replace('_', ' ')} time per step"), "s", TIME)
     name, colon, inner = quantity.partition(":")
     if not colon:
         return None
     found = words(inner)
     if window := WINDOW.fullmatch(name):
-        return replace(found, name=f"{REDUCED[window[1]].format(found.name)}, steps {window[2]} to {window[3]}")
+        return replace(found, name=f"{REDUCED[window[1]].format(found.name)} (steps {window[2]} to {window[3]})")
     return replace(found, name=REDUCED[name].format(found.name)) if name in REDUCED else None
 
 
-def in_words(text: str, quantities: list[str]) -> str:
-    """A text in which quantities are named, with their words in place of the names and a true minus before numbers."""
-    for quantity in sorted(set(quantities), key=len, reverse=True):
-        text = text.replace(quantity, words(quantity).text)
+def stage_of(quantity: str) -> str:
+    """The stage of a step whose seconds a quantity is; empty if it is another one."""
+    return re.split("[:.]", quantity, maxsplit=1)[1] if quantity.startswith((SECONDS, "seconds.")) else ""
+
+
+def difference_of(earlier: str, later: str) -> str:
+    """Words of one quantity minus another, with their unit."""
+    return replace(words(later), name=f"{words(later).name} minus {words(earlier).name}").of_differences
+
+
+def number(value: float) -> str:
+    """Four significant digits; millions in words."""
+    return f"{value / 1e6:.4g} million" if 1e6 <= abs(value) < math.inf else f"{value:.4g}"
+
+
+def with_minus(text: str) -> str:
+    """The text with a true minus before numbers."""
     return re.sub(r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}", text)

@@ -21,16 +21,21 @@ def cell_labels(cells: Iterable[Cell]) -> dict[str, str]:
     known = list(cells)
     if not known:
         return {}
-    usual = {key: Counter(getattr(cell, key) for cell in known).most_common(1)[0][0] for key in ("model", "data")}
-    labels = {
-        cell.name: ", ".join(
-            [_method(cell), *(getattr(cell, key) for key, value in usual.items() if getattr(cell, key) != value)]
-        )
+    usual = usual_settings(known)
+    unusual = {
+        cell.name: ", ".join(getattr(cell, key) for key, value in usual.items() if getattr(cell, key) != value)
         for cell in known
     }
+    labels = {cell.name: _method(cell) + f" on {unusual[cell.name]}" * bool(unusual[cell.name]) for cell in known}
     shared = _shared(labels)
     labels |= {cell.name: ", ".join([labels[cell.name], *_settings(cell)]) for cell in known if cell.name in shared}
     return labels | {name: f"{labels[name]} ({name})" for name in _shared(labels)}
+
+
+def usual_settings(cells: Iterable[Cell]) -> dict[str, str]:
+    """The most frequent model and data, which labels leave out; empty without cells."""
+    known = list(cells)
+    return {key: Counter(getattr(c, key) for c in known).most_common(1)[0][0] for key in ("model", "data") if known}
 
 
 def _shared(labels: Mapping[str, str]) -> set[str]:
@@ -60,12 +65,12 @@ def _method(cell: Cell) -> str:
     if name := "" if reuse.kind == "vanilla" else reuse.title or reuse.kind:
         details = []
         if (lenience := getattr(reuse, "lenience", None)) is not None:
-            details.append(f"lenience {format_lenience(lenience).replace('inf', '∞')}")
+            details.append(f"ℓ = {format_lenience(lenience).replace('inf', '∞')}")
         if isinstance(reuse, Staged):
             details.append(f"{reuse.stage_size} responses per stage, replay {reuse.replay}")
         if every := getattr(reuse, "fresh_every", 0):
             details.append(f"fresh every {every} epoch passes")
-        parts.append(", ".join([name, *details]))
+        parts.append(name + f" ({', '.join(details)})" * bool(details))
     if cell.decoding.kind != "plain":
         parts.append(f"self-speculative decoding ({cell.decoding.when})")
     return " + ".join(parts)
@@ -76,7 +81,8 @@ def with_labels(text: str, labels: Mapping[str, str]) -> Markup:
     if not labels:
         return escape(text)
     names = "|".join(re.escape(name) for name in sorted(labels, key=len, reverse=True))
-    parts = re.split(rf"(?<![\w/.-])({names})(?![\w/-]|\.\w)", text)  # odd parts are names
+    # odd parts are names; after a number a word is none, as in "3 seeds in 1 block"
+    parts = re.split(rf"(?<![\w/.-])(?<!\d )({names})(?![\w/-]|\.\w)", text)
     return Markup("").join(
         Markup('<span class="cell-label" title="{}">{}</span>').format(part, labels[part]) if i % 2 else escape(part)
         for i, part in enumerate(parts)

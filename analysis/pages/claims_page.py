@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
-from redraft.analysis.data.words import in_words, words
+from redraft.analysis.data.words import with_minus, words
 from redraft.analysis.pages.cell_labels import with_labels
 from redraft.analysis.pages.forest import claim_plot
 from redraft.config import Experiments, Test
@@ -43,14 +43,16 @@ def read_claims(file: Path, labels: Mapping[str, str]) -> list[dict[str, Any]]:
     views = []
     for claim in read_with_hash(file, CLAIMS):
         quantities = quantities_of(_TEST.validate_python(claim["test"]))
+        own = {name: labels[name] for name in claim["manifests"] if name in labels}  # others may be words of a sentence
         views.append(
             claim
             | {
                 "theme": words(quantities[0]).theme,
                 "plot": claim_plot(claim["parts"]),
-                "words": with_labels(in_words(claim["evidence"], quantities), labels),
-                "reported_words": with_labels(in_words(claim.get("reported_evidence", ""), quantities), labels),
+                "words": with_labels(with_minus(claim["evidence"]), own),
+                "reported_words": with_labels(with_minus(claim.get("reported_evidence", "")), labels),
                 "cells": {name: (labels.get(name, name), files) for name, files in claim["manifests"].items()},
+                "without_runs": sum(not files for files in claim["manifests"].values()),
             }
         )
     return sorted(views, key=lambda claim: ORDER.index(claim["verdict"]))
@@ -84,7 +86,7 @@ def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: boo
             "verdict": verdict,
             "section": claim.section,
             "quotation": claim.quotation,
-            "evidence": in_words(evidence, quantities_of(claim.test)),
+            "evidence": with_minus(evidence),
             "same_as": "" if (other := first.setdefault(claim.test.model_dump_json(), name)) == name else other,
         }
         for name, (verdict, evidence) in shown.items()

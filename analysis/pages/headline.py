@@ -75,7 +75,7 @@ def points(
         chosen = cells[(cells["cell"] == f"{paper}/{headline.cell}") & (cells["column"] == headline.column)]
         compared = chosen[chosen["verdict"] != BASELINE]  # none where the table lacks the row or column at this preset
         if compared.empty or compared.iloc[-1]["verdict"] in (MISSING, NO_DATA):
-            sentence = f"{headline.words.format('…')}: not run."
+            sentence = f"Not run: {headline.measure or headline.short}."
             nan = math.nan
             found.append(
                 HeadlineNumber(

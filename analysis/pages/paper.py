@@ -17,7 +17,7 @@ from redraft.analysis.data.timing import TimingSpread, first_epoch_spread, timed
 from redraft.analysis.data.words import THEMES
 from redraft.analysis.figures.figure_parts import unsampled_benchmarks
 from redraft.analysis.pages import headline
-from redraft.analysis.pages.cell_labels import cell_labels
+from redraft.analysis.pages.cell_labels import cell_labels, usual_settings
 from redraft.analysis.pages.claims_page import counts, read_claims
 from redraft.analysis.pages.figure_page import figure_fragment
 from redraft.analysis.pages.fragments import checked_fragment
@@ -87,6 +87,11 @@ class Paper:
     def labels(self) -> dict[str, str]:
         """Cell name to its label in words."""
         return cell_labels(self.experiments.cells(self.name))
+
+    @property
+    def usual(self) -> str:
+        """Model and data that labels of cells leave out."""
+        return " on ".join(usual_settings(self.experiments.cells(self.name)).values())
 
     @property
     def contradicted(self) -> list[dict[str, Any]]:
@@ -223,8 +228,8 @@ class Paper:
         return {c: reason for c, reason in left_out.items() if c.startswith(f"{self.name}/") and c not in done}
 
     @property
-    def missing(self) -> tuple[int, float]:
-        """Number of unfinished runs of the paper's own grids, and an estimate of their minutes.
+    def missing(self) -> tuple[int, int, float]:
+        """Number of unfinished runs of the paper's own grids, of all of them, and estimated minutes of the former.
 
         The estimate uses the median time of finished runs; it is NaN if none is finished. Runs that the preset does not
         support, and those of `left_out`, do not count.
@@ -242,7 +247,7 @@ class Paper:
         done = {(str(run.cell), int(run.seed)) for run in self.runs.runs.itertuples()}
         wanted = [(cell.name, seed) for cell in possible for seed in experiments.seeds(cell, preset)]
         left = sum(run not in done for run in wanted)
-        return left, left * float(self.runs.runs["seconds"].median()) / 60 if done else math.nan
+        return left, len(wanted), left * float(self.runs.runs["seconds"].median()) / 60 if done else math.nan
 
     def _fragment(self, file: Path) -> str:
         """A rendered fragment with links relative to the pages' folder."""

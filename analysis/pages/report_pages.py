@@ -110,17 +110,18 @@ def training_time(minutes: float, engine: Engine) -> str:
 
 
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
-    """Missing runs of the papers: their number, estimated time (empty if unknown) and the command that trains them.
+    """Missing runs of the papers: their number, that of all runs, estimated time (empty if unknown) and the command.
 
     User-defined cells do not count.
     """
     papers = [paper for paper in papers if paper.name not in paper.experiments.own_papers]
     missing = [paper.missing for paper in papers]
-    minutes = sum(minutes for runs, minutes in missing if runs)
-    unfinished = ",".join(paper.name for paper, (runs, _) in zip(papers, missing, strict=True) if runs)
+    minutes = sum(minutes for runs, _, minutes in missing if runs)
+    unfinished = ",".join(paper.name for paper, (runs, *_) in zip(papers, missing, strict=True) if runs)
     command = f"snakemake reproduction --config preset={preset} papers={unfinished}"
     return {
-        "runs": sum(runs for runs, _ in missing),
+        "runs": sum(runs for runs, *_ in missing),
+        "needed": sum(needed for _, needed, _ in missing),
         "time": training_time(minutes, papers[0].preset.engine) if papers else "",
         "command": command,
     }

@@ -16,7 +16,7 @@ import pandas as pd
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.quantities import bound_of, of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
-from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, Family, estimate, paired
+from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, RATIOS, Blocks, Estimate, Family, estimate, paired
 from redraft.analysis.data.timing import is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
 from redraft.analysis.tables.cell_verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
 from redraft.analysis.tables.resolved import Resolved
@@ -144,10 +144,15 @@ class TableCell:
         """Standard error of the mean that sampling alone causes, NaN where that is unknown."""
         return math.hypot(*self.noises.values()) if self.noises else math.nan
 
+    @property
+    def is_ratio(self) -> bool:
+        """True if the values are ratios."""
+        return relation(self.column) in RATIOS
+
     @cached_property
     def estimate(self) -> Estimate:
         """The mean of the values, with its intervals."""
-        return estimate(self.values, self.blocks)
+        return estimate(self.values, self.blocks, self.is_ratio)
 
 
 def relation(column: Column) -> str | None:
@@ -350,11 +355,14 @@ def cells_of(table: RunTable, source: TableSource) -> list[TableCell]:
     return cells
 
 
-def comparisons(cells: Iterable[TableCell], source: TableSource) -> Iterator[tuple[Mapping[int, float], float]]:
-    """Values and neutral value of each cell that is tested; seconds are not where equal work took unequal time."""
+def comparisons(cells: Iterable[TableCell], source: TableSource) -> Iterator[tuple[Mapping[int, float], float, bool]]:
+    """Values and neutral value of each cell that is tested, and whether they are ratios.
+
+    Seconds are not tested where equal work took unequal time.
+    """
     for cell in cells:
         if cell.compared and not (cell.timed and timed_unevenly(source.measured.runs)):
-            yield cell.values, cell.neutral
+            yield cell.values, cell.neutral, cell.is_ratio
 
 
 def _judged_by_others(frame: pd.DataFrame, table: RunTable) -> pd.DataFrame:
@@ -421,7 +429,7 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
         "bootstrap_low": found.bootstrap.low,
         "bootstrap_high": found.bootstrap.high,
         "p": found.p_value(cell.neutral) if cell.compared else math.nan,
-        "p_corrected": family.corrected(cell.values, cell.neutral) if cell.compared else math.nan,
+        "p_corrected": family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan,
         "iqm": found.iqm,
         "noise": cell.noise,
         "cell": id_of(resolved.paper, name) if name else "",
@@ -438,7 +446,7 @@ def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
         return NOT_APPLICABLE
     relative = relation(cell.column)
     is_baseline = bool(relative) and cell.line.is_baseline
-    corrected = family.corrected(cell.values, cell.neutral) if cell.compared else math.nan
+    corrected = family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan
     result = verdict(cell.estimate, cell.reported, relative, is_baseline, corrected)
     undecided = result not in (MISSING, BASELINE, NOT_COMPARABLE)
     return UNEVEN if undecided and cell.timed and timed_unevenly(source.measured.runs) else result

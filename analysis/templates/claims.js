@@ -25,7 +25,7 @@
   if (!filters) return unfold();
   const search = filters.querySelector("[name=q]"), boxes = [...filters.querySelectorAll("[type=checkbox]")];
   for (const box of boxes) {
-    const count = claims.filter(c => c.dataset[box.name] === box.value && !("same" in c.dataset)).length;
+    const count = claims.filter(c => c.dataset[box.name] === box.value).length;
     box.parentElement.querySelector("[data-count]").textContent = `(${count})`;
     box.parentElement.hidden = count === 0;
   }

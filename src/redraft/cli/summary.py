@@ -10,7 +10,7 @@ import pandas as pd
 
 from redraft.analysis.data.collect import COLLECTED, Runs
 from redraft.analysis.data.measured import RELATIONS, Measured, Measuring, main_quantities
-from redraft.analysis.data.statistics import estimate, paired
+from redraft.analysis.data.statistics import RATIOS, estimate, paired
 from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
@@ -144,7 +144,7 @@ def compare(
     for name in quantities[0][0]:
         a, b = ({seed: values[name] for seed, values in zip(both, each, strict=True)} for each in quantities)
         unit, relation = ("%", "difference") if name.startswith(ACCURACY) else RELATIONS[name]
-        against = estimate(paired(b, a, relation), blocks)
+        against = estimate(paired(b, a, relation), blocks, relation in RATIOS)
         a_mean, b_mean = (estimate(each, blocks).mean for each in (a, b))
         low, high = against.interval.low, against.interval.high
         rows.append(

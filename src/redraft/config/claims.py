@@ -404,6 +404,15 @@ class Printed(Config):
             raise invalid(f"the range {self.number} must rise", f"{last}–{first}", ("number",))
         return self
 
+    def is_of(self, test: Compare) -> bool:
+        """True if it is the number that a comparison of two cells gives."""
+        if self.quantity != test.quantity or test.over or self.scale != 1:
+            return False
+        cells = (self.baseline, self.cell) if self.relative == "speedup" else (self.cell, self.baseline)
+        return cells == (test.cell, test.baseline) and (self.relative == "difference") == (
+            test.relative == "difference"
+        )
+
     @property
     def limits(self) -> tuple[float, float, float]:
         """Lowest and highest printed value and the tolerance, in the test's unit."""
@@ -421,6 +430,8 @@ class Claim(Config):
     """Short name."""
     quotation: str
     """The paper's words, shortened to the assertion."""
+    about: str = ""
+    """Subject of the quotation, or the part of it that is tested, which the report shows before it."""
     section: str
     """Section of the quotation."""
     test: Test
@@ -434,6 +445,16 @@ class Claim(Config):
     """Limits of the test, or the reason for its threshold."""
     weak: str = ""
     """Reason why the verdict has little value, if so: true by construction, or true of all methods."""
+
+    @property
+    def printed_of_test(self) -> str:
+        """The number that the paper prints of what the test compares; empty if it prints none."""
+        test = self.test
+        for printed in self.printed if not isinstance(test, Unmeasured | Extreme | Peak | Several) else ():
+            direct = printed.quantity is None and printed.scale == 1
+            if direct or (isinstance(test, Compare) and printed.is_of(test)):
+                return printed.number
+        return ""
 
 
 class ClaimFile(Config):

@@ -534,6 +534,8 @@ class Headline(Config):
     """Sentence with `{}` for the number with its interval."""
     short: str = Field(min_length=3, max_length=44)
     """Label of the point in the plot."""
+    measure: str = ""
+    """Measure and what is compared, for the notice that it was not run; `short` if empty."""
 
     @field_validator("words")
     @classmethod
