@@ -63,7 +63,7 @@ def coupled(fresh_every: int) -> tuple["DraftVerifier", "SamplingNumbers"]:
     from redraft.rollout.engine import Gumbel
 
     def numbers(prompt: int, sample: int, limit: int, task: "Task", context: "RolloutContext") -> "Gumbel":
-        # A new generation begins in just the visits without a draft (`is_renewed`).
+        # A new generation begins in just the visits without a draft (`reuse_drafts`).
         generation = (task.visit + sample) // fresh_every if fresh_every else 0
         return Gumbel(context.streams.key("noise", prompt, sample, generation))
 
