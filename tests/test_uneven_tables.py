@@ -141,8 +141,9 @@ def test_a_reported_value_is_relative_to_the_row_that_the_baseline_s_own_row_nam
     named = [ROWS[0].model_copy(update={"reported": {"data": "simplerl-8k"}}), ROWS[1]]
     other = made(runs, [TOKENS], named, REPORTED)
     assert other.loc[("reuse", "tokens"), "reported"] == pytest.approx(30 / 120)
-    assert other.loc[("reuse", "tokens"), "reproduced"] == pytest.approx((2600 / 4000 + 3040 / 4800) / 2)
-    assert other.loc[("reuse", "tokens"), "deviation"] == pytest.approx((2600 / 4000 + 3040 / 4800) / 2 - 30 / 120)
+    mean = math.sqrt(2600 / 4000 * 3040 / 4800)
+    assert other.loc[("reuse", "tokens"), "reproduced"] == pytest.approx(mean)
+    assert other.loc[("reuse", "tokens"), "deviation"] == pytest.approx(mean - 30 / 120)
 
 
 def test_a_reported_average_needs_every_column(runs):
