@@ -22,7 +22,7 @@ endif
 # Separate environment for the comparison of IFEval's two graders: lighteval needs other versions than the rest.
 LIGHTEVAL := .venv-lighteval
 # As envs/gpu, with vLLM's build for processors: its vLLM is another than that of envs/cpu.
-VLLM_NEXT := .venv-vllm-next
+VLLM_OF_GPU := .venv-vllm-of-gpu
 PRESET ?= tiny
 # Number of mutants of `make mutation`, and the seed of their sample.
 N ?= 50
@@ -34,7 +34,7 @@ PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PIP_USER := 0
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help reproduce share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval vllm-next
+.PHONY: help reproduce share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval vllm-of-gpu
 
 reproduce: $(READY) ## run the workflow at PRESET (default: tiny) and print the results
 	snakemake --config preset=$(PRESET)
@@ -54,7 +54,7 @@ fast: $(READY) ## run the tests without servers or a package index
 	$(PYTEST) -n 4 -m "not servers" --fork-commands
 
 # `test` comes first, since it must pass without the other environments.
-test-all: test lighteval vllm-next ## also run the tests that start vLLM, Ray, Slurm or lighteval, or use a package index
+test-all: test lighteval vllm-of-gpu ## also run the tests that start vLLM, Ray, Slurm or lighteval, or use a package index
 	$(PYTEST) -n 2 -m servers
 
 check: $(READY) ## check style, formatting and types
@@ -85,13 +85,13 @@ docs: $(VENV)/.docs ## build the documentation site, with the JSON schemas, in b
 
 lighteval: $(LIGHTEVAL)/.ready ## install lighteval's environment
 
-vllm-next: $(VLLM_NEXT)/.ready ## install the vLLM of ENV=gpu in its build for processors, for tests
+vllm-of-gpu: $(VLLM_OF_GPU)/.ready ## install the vLLM of ENV=gpu in its build for processors, for tests
 
 lock: ## resolve envs/*/requirements.in again
 	sh envs/lock.sh
 
 clean: ## remove environments, Snakemake's records and mutants; keep results
-	rm -rf $(VENV) $(LIGHTEVAL) $(VLLM_NEXT) .snakemake mutants
+	rm -rf $(VENV) $(LIGHTEVAL) $(VLLM_OF_GPU) .snakemake mutants
 
 $(READY): $(wildcard envs/$(NAME)/*.lock) envs/punkt.txt envs/slurm.txt envs/install.sh pyproject.toml
 	sh envs/install.sh $(VENV) $(NAME)
@@ -107,5 +107,5 @@ $(VENV)/.docs: $(READY) envs/docs.txt
 $(LIGHTEVAL)/.ready: envs/lighteval/requirements.lock envs/punkt.txt envs/install.sh
 	sh envs/install.sh $(LIGHTEVAL) lighteval
 
-$(VLLM_NEXT)/.ready: envs/vllm-next/requirements.lock envs/install.sh
-	sh envs/install.sh $(VLLM_NEXT) vllm-next
+$(VLLM_OF_GPU)/.ready: envs/vllm-of-gpu/requirements.lock envs/install.sh
+	sh envs/install.sh $(VLLM_OF_GPU) vllm-of-gpu

@@ -4,7 +4,7 @@
 # build. cpu and lighteval have no hashes, since an index may offer one of two builds of PyTorch; the others have.
 set -eu
 cd "$(dirname "$0")"
-all='cpu gpu gpu-cuda12 lighteval vllm-next'
+all='cpu gpu gpu-cuda12 lighteval vllm-of-gpu'
 for name in "$@"; do
     case " $all " in
         *" $name "*) ;;
@@ -64,8 +64,8 @@ for environment in ${*:-$all}; do
         gpu-cuda12) lock_with_hashes gpu-cuda12 gpu/requirements.in --overrides gpu-cuda12/overrides.txt ;;
         # Same PyTorch as cpu, so cpu/cuda.lock fits too.
         lighteval) lock lighteval lighteval/requirements.in --excludes cpu/excludes.txt --excludes cpu/excludes-cuda.txt ;;
-        vllm-next)
-            lock_with_hashes vllm-next vllm-next/requirements.in --excludes cpu/excludes.txt \
-                --overrides vllm-next/overrides.txt ;;
+        vllm-of-gpu)
+            lock_with_hashes vllm-of-gpu vllm-of-gpu/requirements.in --excludes cpu/excludes.txt \
+                --overrides vllm-of-gpu/overrides.txt ;;
     esac
 done

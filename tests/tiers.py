@@ -15,7 +15,7 @@ import pytest
 MARKER = "servers"
 REFUSED = {name: f"refused-to-tests-without-the-marker-{MARKER}" for name in ("VLLM_PORT", "RAY_ADDRESS")}
 """Values that are neither a port nor an address."""
-NAMED = re.compile(r"\.venv-(lighteval|vllm-next)\b|\btests\.(slurm|verl_runs)\b")
+NAMED = re.compile(r"\.venv-(lighteval|vllm-of-gpu)\b|\btests\.(slurm|verl_runs)\b")
 """Names in test files that start lighteval or a Slurm, or use the set-up for training under verl."""
 
 

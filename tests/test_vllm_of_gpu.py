@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PYTHON = ROOT / ".venv-vllm-next/bin/python"
+PYTHON = ROOT / ".venv-vllm-of-gpu/bin/python"
 FILES = ("tests/test_vllm_worker.py", "tests/test_vllm_engine.py", "tests/test_engines.py")
 """Without the audit's statistical tests, which take minutes, and those that need verl."""
 
 pytestmark = [
     pytest.mark.servers,
-    pytest.mark.skipif(not PYTHON.exists(), reason="this vLLM's environment is not there; `make vllm-next` makes it"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="this vLLM's environment is not there; `make vllm-of-gpu` makes it"),
 ]
 
 
