@@ -19,7 +19,7 @@ from tests.uneven import PLAIN, REUSE
 
 ROOT = Path(__file__).parents[1]
 RUNS = uneven.runs()
-COMPARISONS = [({0: 1.0, 1: 2.0, 2: 4.0}, 0.0), ({0: 1.0, 1: 2.5}, 1.0)]
+COMPARISONS = [({0: 1.0, 1: 2.0, 2: 4.0}, 0.0, False), ({0: 1.0, 1: 2.5}, 1.0, True)]
 ASKED = [
     ("tokens_decoded", PLAIN, None, "steps"),
     ("accuracy:many", REUSE, 2, "steps"),

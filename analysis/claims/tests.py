@@ -198,7 +198,7 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
         return _unanswerable(test, absent)
     on = _on(len(found), len(pairs), "pairs")
     if isinstance(test, Pairs) and test.statistic == "mean":
-        more = f", and {len(found) - 1} more such pairs" if len(found) > 1 else ""
+        more = f", and {len(found) - 1} more such pair{'s' * (len(found) > 2)}" if len(found) > 1 else ""
         label = f"{_related(test, *next(iter(found)))}{more}, mean"
         seeds = sorted(set.intersection(*(set(values) for values in found.values())))
         means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}

@@ -97,8 +97,8 @@ class Estimate:
 
     @property
     def has_logs(self) -> bool:
-        """True if the values are ratios above 0, whose units are means of logarithms."""
-        return self.log and min(self.values) > 0
+        """True if the values are different ratios above 0, whose units are means of logarithms."""
+        return self.log and min(self.values) > 0 and bool(np.ptp(self.values) > 0)
 
     @property
     def iqm(self) -> float:
@@ -134,7 +134,7 @@ def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS, log: bool 
     for seed in seeds:
         inside.setdefault(blocks.get(seed, seed), []).append(values[seed])
     of_seeds, of_blocks = tuple(values[seed] for seed in seeds), tuple(map(tuple, inside.values()))
-    has_logs = log and min(of_seeds) > 0
+    has_logs = log and min(of_seeds) > 0 and np.ptp(of_seeds) > 0
     scaled = [np.log(part) if has_logs else np.array(part) for part in of_blocks]
     units = np.array([sum(part) / len(part) for part in scaled])
     mean = float(units.mean())
