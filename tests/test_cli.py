@@ -183,9 +183,9 @@ def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_i
     header, *rows = (re.split(r" {2,}", line.strip()) for line in result.stdout.splitlines())
     assert header == ["quantity", *CELLS, "second vs first", "95 % interval", "seeds"]
     lines = {row[0]: row[1:] for row in rows}
-    # Student's t of one degree of freedom is 12.7062.
-    assert lines["tokens_decoded (tokens)"] == ["30,000", "12,000", "0.400 ×", "[-0.871, 1.671]", "2"]
-    assert lines["rollout_seconds (s)"] == ["60", "22.500", "3 × as fast", "[-9.706, 15.706]", "2"]
+    # Student's t of one degree of freedom is 12.7062. Ratios have the mean and the interval of their logarithms.
+    assert lines["tokens_decoded (tokens)"] == ["30,000", "12,000", "0.387 ×", "[0.015, 9.942]", "2"]
+    assert lines["rollout_seconds (s)"] == ["60", "22.500", "2.828 × as fast", "[0.035, 231.217]", "2"]
     assert lines["accuracy:arithmetic (%)"] == ["75", "25", "-50 points", "[-367.655, 267.655]", "2"]
     assert lines["accuracy:all (%)"] == lines["accuracy:arithmetic (%)"]
     assert lines["fresh_reward"] == ["-", "-", "-", "[-, -]", "0"]

@@ -96,7 +96,7 @@ def test_the_whole_campaign_is_listed_in_seconds_without_any_data(experiments, t
     assert {cell.paper for cell in wanted} == {"spec_rl", "speed_rl", "ar3po", "efficient_rollout"}
     counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", text, flags=re.M)}
     assert counts["train"] == len(wanted) * len(preset.seeds) == 198
-    assert counts["make_model"] == len({cell.model for cell in wanted})
+    assert counts["import_model"] == len({cell.model for cell in wanted})
     summary = " ".join(text.rpartition("dry run: ")[2].split())
     assert f"198 runs to train, of {len(wanted)} cells: " in summary
     assert re.search(r"training: [\d,]{5,} GPU-hours by `redraft cost`, and \d+ runs of unknown hours ", summary)

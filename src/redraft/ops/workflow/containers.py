@@ -9,6 +9,8 @@ from redraft.messages import echo
 
 RECIPES = {"dockerfile": "Dockerfile", "apptainer": "redraft.def"}
 """Recipe in `envs/containers` by format of `snakemake --containerize`."""
+BASE = "debian:12.12-slim"
+"""Image from which the recipes start."""
 OPTION = "--sdm apptainer"
 ON_GPUS = "--nv"
 """Apptainer's option that gives a container the GPUs and the libraries of NVIDIA's driver."""
@@ -23,7 +25,9 @@ def image_of(workflow: Any, image: str, preset: Preset) -> str | None:
         UserError: for an image without `OPTION`, the reverse, or a missing file.
     """
     settings = workflow.deployment_settings
-    if settings is None or "apptainer" not in {method.item_to_choice() for method in settings.deployment_method}:
+    if settings is None:  # `snakemake --lint`, which runs nothing and demands an image
+        return f"docker://{BASE}"
+    if "apptainer" not in {method.item_to_choice() for method in settings.deployment_method}:
         if image:
             raise UserError(
                 "an image without containers", file="--config", key="container", value=image, hint=f"add {OPTION}"
