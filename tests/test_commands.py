@@ -48,7 +48,7 @@ def test_list_fits_80_columns_and_shows_models_data_and_seeds_by_paper(folder):
     finish(folder, "spec_rl/grpo-vanilla", seed=1)
     finish(folder, "spec_rl/ppo-vanilla", seed=0)
     outdated = finish(folder, "spec_rl/ppo-vanilla", seed=2) / "manifest.json"
-    outdated.write_text(json.dumps({"fingerprint": "another"}))
+    outdated.write_text(json.dumps(json.loads(outdated.read_text()) | {"fingerprint": "another"}))
     lines = printed(folder, "list").splitlines()
     assert max(map(len, lines)) <= 80
     headers = [re.split(r" {2,}", line) for line in lines if line.startswith("cell of ")]
@@ -164,18 +164,18 @@ def test_compare_fits_80_columns_and_as_json_has_the_numbers(folder):
     assert lines[:2] == [f"first:  {CELLS[0]}", f"second: {CELLS[1]}"]
     text = " ".join(" ".join(lines).split())
     assert "rollout_seconds (s)" in text
-    assert "3 × as fast" in text
-    assert "[-9.706, 15.706]" in text
+    assert "2.828 × as fast" in text
+    assert "[0.035, 2 231.217]" in text, "seeds are in the next column"
     rows = {row.pop("quantity"): row for row in document(folder, "compare", *CELLS)["rows"]}
     assert rows["rollout_seconds"] == {
         "unit": "s",
         "first": 60.0,
         "second": 22.5,
         "relation": "speedup",
-        "against": 3.0,
+        "against": pytest.approx(8**0.5),
         "seeds": 2,
-        "low": pytest.approx(-9.706, abs=1e-3),
-        "high": pytest.approx(15.706, abs=1e-3),
+        "low": pytest.approx(0.0346, abs=1e-4),
+        "high": pytest.approx(231.217, abs=1e-3),
     }
     assert rows["fresh_reward"]["against"] is None, "not a number"
 

@@ -20,6 +20,7 @@ from redraft.analysis.figures.points import COLUMNS, FURTHER
 from redraft.analysis.pages.figure_page import LIBRARY, figure_assets, figure_fragment, read_points
 from redraft.config import Figure
 from redraft.layout import Layout
+from redraft.result_files import record_derived
 from tests.measured import save_measured
 
 ROOT = Path(__file__).parents[1]
@@ -73,9 +74,11 @@ def fragment(folder, whole, points=POINTS, **options):
     titles = [panel.title for panel in whole.panels]
     data = pd.DataFrame([p for p in points if p["panel"] in titles], columns=COLUMNS)
     data.assign(stand_in="stand-in <x>").to_csv(stem.with_suffix(".csv"), index=False)
+    record_derived(stem.parent, stem.parent.iterdir())
     if len(data):
         draw(whole, read_points(stem.with_suffix(".csv")), stem)
         draw(whole, read_points(stem.with_suffix(".csv")), still_drawing(stem))
+    record_derived(stem.parent, stem.parent.iterdir())
     return figure_fragment(whole, stem, "p", folder / "report", **options)
 
 
@@ -352,6 +355,6 @@ def test_written_files_have_the_documented_columns_and_drawings_only_with_data(t
     drawn = ("figure01", "figure02", "figure101")
     assert files == {f"figure{n}.csv" for n in ("01", "02", "03", "101", "102", "103")} | {
         f"{name}.{suffix}" for name in drawn for suffix in ("png", "svg")
-    }
+    } | {"sha256.json"}
     for file in layout.figures("ar3po").glob("*.csv"):
         assert set(pd.read_csv(file).columns) <= set(documented())
