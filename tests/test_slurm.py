@@ -81,7 +81,7 @@ def test_the_literal_command_runs_a_campaign_to_its_report(undisturbed):
 def test_what_trains_samples_or_grades_is_a_job_and_what_is_light_runs_here(undisturbed, cluster):
     jobs = cluster.jobs("completed").values()
     rules = {re.match(r"rule_([a-z_]+?)(_wildcards|$)", job)[1] for job in jobs}
-    assert rules == {"train", "generate", "generate_initial", "grade", "diversity"}
+    assert rules == {"make_model", "train", "generate", "generate_initial", "grade", "diversity"}
     owners = [undisturbed[0].trainings(cell)[0]["owner"] for cell in CELLS]
     assert {owner["slurm_job"] for owner in owners} <= set(cluster.jobs("completed"))
     assert {owner["devices"] for owner in owners} <= {"0", "1"}
