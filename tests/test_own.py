@@ -517,7 +517,10 @@ def test_status_and_cost_know_it(folder):
     experiments = Experiments(folder)
     layout = Layout("smoke", folder / "results")
     runs = status.run_statuses(layout, experiments, status.target(layout, experiments, ["own"]))
-    assert [(run.cell, run.seed, run.state) for run in runs] == [(f"own/{NAME}", seed, "waiting") for seed in (0, 1)]
+    found = {(run.cell, run.seed, run.state) for run in runs}
+    assert found == {(cell, seed, "waiting") for cell in (f"own/{NAME}", BASE) for seed in (0, 1)}, (
+        "its base is trained"
+    )
     preset = experiments.preset("smoke")
     for target in ("own", f"own/{NAME}", NAME):
         assert wanted(experiments, preset, [target]) == {"own": experiments.cells("own")}
@@ -538,7 +541,7 @@ def test_a_variant_that_was_made_for_another_preset_is_no_obstacle(folder):
     assert (experiments.misfit("own/new", "other"), experiments.misfit("own/mine", "smoke")) == ("", "")
     layout = Layout("smoke", folder / "results")
     runs = status.run_statuses(layout, experiments, status.target(layout, experiments, ["own"]))
-    assert {run.cell for run in runs} == {"own/mine"}
+    assert {run.cell for run in runs} == {"own/mine", BASE}
     assert experiments.misfit(BASE, "smoke") == ""
     file = cells_file(folder, axes={"a": {"x": {"model": "new"}}})
     assert Experiments(folder, file).misfit("my_cells/x", "smoke") == "", "a mistake there is an error"
