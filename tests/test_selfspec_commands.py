@@ -115,7 +115,7 @@ def test_lengths_acceptance_and_another_model_can_be_given(printed, folder):
 def test_what_a_run_measured_can_be_simulated(printed, folder):
     """Records of two draft lengths whose blocks kept what α = 0.9 and, from 256 on, 0.5 keep."""
     records = [
-        {"step": gamma, "draft_length": gamma}
+        {"step": step, "draft_length": gamma}
         | {
             "proposed_from": {"0": 8000 * gamma, "256": 4000 * gamma},
             "kept_from": {
@@ -123,7 +123,7 @@ def test_what_a_run_measured_can_be_simulated(printed, folder):
                 "256": 4000 * (block_efficiency(0.5, gamma) - 1),
             },
         }
-        for gamma in (5, 7)
+        for step, gamma in ((1, 5), (2, 7))
     ]
     write_records(folder, [{"step": 0}, *records])
     call = ("simulate", "calibration.json", "--lengths", "lengths.txt", "--alpha")
@@ -133,7 +133,7 @@ def test_what_a_run_measured_can_be_simulated(printed, folder):
 def test_parts_in_which_nothing_began_take_the_acceptance_of_others(folder):
     """At γ = 1 acceptance is what is kept of what is proposed."""
     parts = {"64": (10, 5), "128": (8, 8), "512": (4, 0)}
-    record = {"draft_length": 1} | {
+    record = {"step": 0, "draft_length": 1} | {
         name: {start: of_part[i] for start, of_part in parts.items()}
         for i, name in enumerate(("proposed_from", "kept_from"))
     }
