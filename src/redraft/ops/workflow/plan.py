@@ -22,7 +22,6 @@ from redraft.layout import Layout
 from redraft.messages import echo
 from redraft.ops.sizing.gpu_memory import misfit_error
 from redraft.ops.workflow import freeze
-from redraft.published import check_published
 from redraft.result_files import read_left_out
 
 PAPERS = "REDRAFT_PAPERS"
@@ -411,4 +410,6 @@ def check_paper(experiments: Experiments, preset: Preset, paper: str) -> None:
         part(paper)
     check_windows(experiments, preset, paper)
     experiments.observed_cell(paper)
+    from redraft.published import check_published  # not at the top: `redraft list` works without NumPy
+
     check_published(experiments, paper)
