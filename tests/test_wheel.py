@@ -20,6 +20,7 @@ from redraft import layout
 from redraft.cli import app, extras
 from redraft.config import Experiments
 from redraft.errors import UserError
+from redraft.files import sha256, write_json
 from redraft.ops.workflow import freeze
 from redraft.result_files import write_with_hash
 from tests.finished import CELLS, finish
@@ -262,6 +263,9 @@ def test_without_extras_a_project_has_its_own_experiments_and_results(without_ex
         pages.pages / "summary.json", {"papers": {}, "missing": {"runs": 2, "time": "", "command": "snakemake"}}
     )
     pages.report.write_text("<a href='report/summary.json'>")
+    files = (pages.report, *pages.pages.iterdir())
+    digests = {str(file.relative_to(pages.folder)): sha256(file) for file in files}
+    write_json(pages.pages / "sha256.json", {"sha256": digests})
     preset = (folder / "experiments/presets/tiny.yaml").read_text()
     (folder / "experiments/presets/mine.yaml").write_text(preset.replace("name: tiny", "name: mine", 1))
     ends = without_extras(
