@@ -27,12 +27,12 @@ SITE = Path("profiles/slurm/site.yaml")
 SMALL = JobRequest(minutes=60, cpus=1, memory_mb=3072)
 
 
-def told(name):
+def output_of_file(name):
     return (DATA / f"{name}.txt").read_text()
 
 
 def of_cluster(name):
-    return parse_partitions(told(f"{name}-partitions"), told(f"{name}-nodes"))
+    return parse_partitions(output_of_file(f"{name}-partitions"), output_of_file(f"{name}-nodes"))
 
 
 TEST, LARGE = of_cluster("test"), of_cluster("site")
@@ -282,7 +282,7 @@ def queue(monkeypatch):
     executor = SimpleNamespace(
         run_uuid="u", logger=logger, report_job_submission=lambda info, register_job: reported.append(info)
     )
-    logged.answers = {"squeue": told("test-queue"), "sinfo": ""}
+    logged.answers = {"squeue": output_of_file("test-queue"), "sinfo": ""}
     logged.clock = [0.0]
     monkeypatch.setattr(slurm_waiting, "output_of", lambda command, *_: logged.answers[command])
     monkeypatch.setattr(slurm_waiting.time, "monotonic", lambda: logged.clock[0])
@@ -332,11 +332,11 @@ def test_after_a_minute_without_progress_the_reasons_are_named_once_with_nodes_t
     assert logged.shown[1:] == [
         f"{line}; nodes without new jobs: n[1-2] drain (disk | full), n7 down* (Not responding)"
     ]
-    logged.answers["squeue"] = told("test-queue").replace("7|PENDING", "7|RUNNING")
+    logged.answers["squeue"] = output_of_file("test-queue").replace("7|PENDING", "7|RUNNING")
     logged.clock[0] = 240.0
     queue_watch.check()
     assert len(logged.shown) == 2, "a job has started"
-    logged.answers["squeue"] = told("test-queue").replace("7|PENDING", "7|COMPLETED")
+    logged.answers["squeue"] = output_of_file("test-queue").replace("7|PENDING", "7|COMPLETED")
     logged.clock[0] = 301.0
     queue_watch.check()
     assert len(logged.shown) == 2, "and ended"

@@ -72,4 +72,4 @@ def test_a_site_s_smaller_request_is_named():
 def test_engines_without_ray_are_not_named():
     paper = Experiments(ROOT).preset("tiny").engine
     assert ray_lines([a_job("train", cpus_per_task=4)], lambda _: paper) == []
-    assert ray_lines([a_job("train", cpus_per_task=4)], lambda _: VerlEngine()) == [], "Ray is told enough on a CPU"
+    assert ray_lines([a_job("train", cpus_per_task=4)], lambda _: VerlEngine()) == [], "Ray has enough CPUs there"

@@ -142,7 +142,7 @@ def _sides(label: str, values: BySeed, test: Compare | Pairs, bound: str) -> lis
 def _bound_of_pairs(
     test: Compare | Pairs | Extreme, pairs: Iterable[tuple[str, str]], source: ValueSource, margin: float = 0.0
 ) -> str:
-    """The same of all cells and baselines of these pairs."""
+    """`bound_of` for the values of all cells and baselines of these pairs."""
     over = test.over or test.quantity
     sides = [side for own, other in pairs for side in (source.values(test.quantity, own), source.values(over, other))]
     return bound_of([test.quantity, over], sides, margin)
