@@ -16,8 +16,10 @@ ON_GPUS = "--nv"
 """Apptainer's option that gives a container the GPUs and the libraries of NVIDIA's driver."""
 
 
-def image_of(workflow: Any, image: str, preset: Preset) -> str | None:
-    """Image of all rules, with an absolute path if it is a file; None if jobs run without containers.
+def image_of(workflow: Any, image: str, preset: Preset) -> str:
+    """Image of all rules, with an absolute path if it is a file.
+
+    Without `OPTION` it is `BASE` and has no effect: `snakemake --lint` demands an image of each rule.
 
     Jobs at a preset with GPUs get `ON_GPUS`.
 
@@ -25,14 +27,12 @@ def image_of(workflow: Any, image: str, preset: Preset) -> str | None:
         UserError: for an image without `OPTION`, the reverse, or a missing file.
     """
     settings = workflow.deployment_settings
-    if settings is None:  # `snakemake --lint`, which runs nothing and demands an image
-        return f"docker://{BASE}"
-    if "apptainer" not in {method.item_to_choice() for method in settings.deployment_method}:
+    if settings is None or "apptainer" not in {method.item_to_choice() for method in settings.deployment_method}:
         if image:
             raise UserError(
                 "an image without containers", file="--config", key="container", value=image, hint=f"add {OPTION}"
             )
-        return None
+        return f"docker://{BASE}"
     if not image:
         raise UserError(
             f"{OPTION} needs an image",
