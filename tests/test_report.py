@@ -70,6 +70,42 @@ CASES = {
 }
 
 
+def made_up_step(cell, seed, number, per_epoch, share):
+    """One step's record; drafts save `1 - share` of the tokens from epoch 2 on."""
+    drafts = number >= per_epoch and share < 1
+    decoded = 100.0 * (share if drafts else 1)
+    return {
+        "cell": cell,
+        "seed": seed,
+        "step": number,
+        "epoch": number // per_epoch,
+        "training_step": number + 1,
+        "updated": True,
+        "informative": 0.5,
+        "tokens_decoded": decoded + seed,
+        "tokens_reused": 100 - decoded,
+        "tokens_verified": 50.0 if drafts else 0.0,
+        "prefix_length": 10.0 if drafts else math.nan,
+        "full_reuse_ratio": 0.5 if drafts else math.nan,
+        "response_length": 20.0,
+        "token_age_epochs": 0.5,
+        "reward": 0.5,
+        "fresh_reward": 0.4,
+        "entropy": 0.3,
+        "kl": 0.01,
+        "clip_fraction": 0.001,
+        "gradient_norm": 1.0,
+        "distinct_1": 0.1,
+        "self_bleu": 0.5,
+        "self_bleu_within": 0.4,
+        "distinct_within": 0.9,
+        "fresh_kl": 0.02,
+        "prefix_share": 0.5,
+        "rouge_1": 0.6 if number >= per_epoch else math.nan,
+        **{f"seconds.{stage}": decoded / 100 for stage in (*STEP_STAGES, "total")},
+    }
+
+
 def made_up(layout):
     """Two epochs of two seeds, and a manifest each."""
     runs, steps, scores = [], [], []
@@ -99,41 +135,7 @@ def made_up(layout):
                     "initial": str(manifest),
                 }
             )
-            for number in range(2 * per_epoch):
-                drafts = number >= per_epoch and share < 1
-                decoded = 100.0 * (share if drafts else 1)
-                steps.append(
-                    {
-                        "cell": cell,
-                        "seed": seed,
-                        "step": number,
-                        "epoch": number // per_epoch,
-                        "training_step": number + 1,
-                        "updated": True,
-                        "informative": 0.5,
-                        "tokens_decoded": decoded + seed,
-                        "tokens_reused": 100 - decoded,
-                        "tokens_verified": 50.0 if drafts else 0.0,
-                        "prefix_length": 10.0 if drafts else math.nan,
-                        "full_reuse_ratio": 0.5 if drafts else math.nan,
-                        "response_length": 20.0,
-                        "token_age_epochs": 0.5,
-                        "reward": 0.5,
-                        "fresh_reward": 0.4,
-                        "entropy": 0.3,
-                        "kl": 0.01,
-                        "clip_fraction": 0.001,
-                        "gradient_norm": 1.0,
-                        "distinct_1": 0.1,
-                        "self_bleu": 0.5,
-                        "self_bleu_within": 0.4,
-                        "distinct_within": 0.9,
-                        "fresh_kl": 0.02,
-                        "prefix_share": 0.5,
-                        "rouge_1": 0.6 if number >= per_epoch else math.nan,
-                        **{f"seconds.{stage}": decoded / 100 for stage in (*STEP_STAGES, "total")},
-                    }
-                )
+            steps.extend(made_up_step(cell, seed, number, per_epoch, share) for number in range(2 * per_epoch))
             for at in (0, *range(10, run.steps, 10), run.steps):
                 for benchmark, role in BENCHMARKS.items():
                     scores.append(
