@@ -19,7 +19,7 @@ from redraft.analysis.claims.reported_claims import (
     check,
     columns_of,
 )
-from redraft.analysis.claims.tests import FEWEST, Comparison, comparison_set
+from redraft.analysis.claims.tests import FEWEST, Comparison, comparison_set, requirement
 from redraft.analysis.claims.verdicts import (
     CONTRADICTED,
     INCONCLUSIVE,
@@ -324,7 +324,7 @@ def kept_pairs(*pairs, **fields):
     return Pairs(quantity="accuracy:all", pairs=list(pairs), expected="above", threshold=-1.0, **fields)
 
 
-LOW, HIGH = "at 0 or within the tolerance of it", "at the largest possible value or within the tolerance of it"
+LOW, HIGH = "0 or within the tolerance of it", "the largest possible value or within the tolerance of it"
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ LOW, HIGH = "at 0 or within the tolerance of it", "at the largest possible value
 def test_what_is_compared_at_the_floor_or_the_ceiling_is_inconclusive_for_that_reason(ends, test, end):
     found = judged(test, ends)
     assert found["verdict"] == INCONCLUSIVE
-    assert "; not decided: both sides are at" in found["evidence"]
+    assert "; no difference could show: both values are" in found["evidence"]
     assert end in found["evidence"]
     assert found["p_corrected"] is None
 
@@ -483,7 +483,7 @@ def test_the_evidence_counts_the_sides_and_the_farthest_comparison_comes_first(r
 def test_what_was_left_out_is_said(runs):
     assert judged(pairs(B, C, D, ABSENT), runs)["evidence"].startswith("3 of 4 pairs have values: ")
     partly = judged(tokens(Monotone, cells=[A, B, ABSENT, D], expected="falls"), runs)
-    assert partly["evidence"].startswith("3 of 4 cells have values: decoded tokens 6006 (grpo-vanilla) → ")
+    assert partly["evidence"].startswith("3 of 4 cells have values: decoded tokens: 6006 (grpo-vanilla) → ")
     absent = judged(pairs(B, ABSENT, ALSO_ABSENT), runs)["evidence"]
     assert absent == f"missing: {ABSENT}; {ALSO_ABSENT}"
     assert FEWEST == 3
@@ -785,7 +785,10 @@ def test_made_up_tables_support_a_claim_or_do_not(little, test, printed, expecte
 def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
     assert by_id("average-speedup")["reported_verdict"] == SUPPORTED
     assert "the paper prints 2.31, its tables give 2.313" in by_id("average-speedup")["reported_evidence"]
-    assert "the paper prints 0.34, its tables give 0.3387" in by_id("average-token-saving")["reported_evidence"]
+    assert (
+        "the paper prints 66 % fewer, its tables give 66.13 % fewer"
+        in by_id("average-token-saving")["reported_evidence"]
+    )
     assert by_id("ifeval-8b-grpo")["reported_verdict"] == SUPPORTED
     assert by_id("smallest-gain-8b-ppo")["reported_verdict"] == SUPPORTED
 
@@ -795,8 +798,8 @@ def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
     [
         ("delayed-competitive", "prints 37.3 for mean accuracy (%), grpo-vanilla, its tables give 34.9, which differs"),
         ("step-time-reduced", "the paper prints 129–161, its tables give 127.8 to 159.1, which differs"),
-        ("rollout-dominates", "8b-ppo-vanilla: 0.4855, required: above 0.5 (does not hold)"),
-        ("14b-ood-kept", "-3.6, required: above -1 (does not hold)"),
+        ("rollout-dominates", "8b-ppo-vanilla: 0.4855, required: at least 0.5 (does not hold)"),
+        ("14b-ood-kept", "-3.6, required: at least -1 (does not hold)"),
         ("generation-time-halved-on-average", "1.939, required: above 2 (does not hold)"),
     ],
 )
@@ -809,9 +812,9 @@ def test_sentences_that_the_paper_s_tables_do_not_support(name, words):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("rollout-time-halved-on-average", "and 8 more such pairs, mean: 2.313, required: above 2"),
-        ("moderate-lenience-keeps-accuracy", "grpo-spec-l0.8 minus grpo-vanilla: -1, required: above -1"),
-        ("smaller-models-fluctuate-little", ": 2.98, required: above -3 and below 3"),
+        ("rollout-time-halved-on-average", "mean over this and 8 similar pairs: 2.313, required: above 2"),
+        ("moderate-lenience-keeps-accuracy", "grpo-spec-l0.8 minus grpo-vanilla: -1, required: at least -1"),
+        ("smaller-models-fluctuate-little", ": 2.98, required: at least -3 and at most 3"),
     ],
 )
 def test_sentences_that_the_paper_s_tables_support_by_the_paper_s_measure(name, words):
@@ -858,13 +861,36 @@ def test_every_printed_number_is_in_its_quotation_or_is_what_the_note_makes_of_i
             assert printed.number.removesuffix(".0") in where, item.id
 
 
+def test_a_claim_without_runs_states_its_requirement():
+    found = {claim.id: requirement(claim.test) for claim in CLAIMS}
+    assert all(
+        bool(text) != isinstance(claim.test, Unmeasured) for claim, text in zip(CLAIMS, found.values(), strict=True)
+    )
+    assert found["average-token-saving"] == (
+        "ratio of decoded tokens, grpo-spec-l0.5 / grpo-vanilla, mean over this and 8 similar pairs: below 0.5"
+    )
+    assert found["mmlu-stem-unchanged"].startswith(
+        "accuracy on mmlu_stem (points), grpo-spec-l0.5 minus grpo-vanilla: at least -2 and at most 2; "
+    )
+    assert found["tokens-fall-with-lenience"].startswith(
+        "decoded tokens falls from each cell to the next: grpo-spec-l0 → "
+    )
+    assert found["largest-gain-8b-dapo"].startswith(
+        "ratio of rollout time, 8b-dapo-vanilla / 8b-dapo-spec-l0.15, is the highest, compared with grpo-vanilla / "
+    )
+
+
 def test_a_printed_number_says_how_finely_it_is_rounded():
     assert Printed(number="2.31").limits == pytest.approx((2.31, 2.31, 0.005))
     assert Printed(number="129–161").limits == pytest.approx((129, 161, 0.5))
     assert Printed(number="1052.2", scale=1e6).limits == pytest.approx((1052.2e6, 1052.2e6, 0.05e6))
     assert Printed(number="10–20", scale=-0.1).limits == pytest.approx((-2, -1, 0.05)), "a fall, printed as positive"
+    assert Printed(number="66", fewer=True).limits == pytest.approx((0.34, 0.34, 0.005))
+    assert Printed(number="60–66.5", fewer=True).limits == pytest.approx((0.335, 0.4, 0.0005))
     for wrong, words in (
         ({"number": "20–10"}, "must rise"),
+        ({"number": "66", "fewer": True, "scale": 1e6}, "is a ratio"),
+        ({"number": "66", "fewer": True, "quantity": "reward", "cell": A}, "is a ratio"),
         ({"number": "1", "quantity": "reward", "cell": A, "baseline": A}, "with itself"),
     ):
         with pytest.raises(ValidationError, match=words):

@@ -86,7 +86,13 @@ def test_the_largest_engines_of_the_preset_fit_onto_two_nodes_and_not_onto_one()
 def test_what_a_site_sets_for_all_runs_alike_leaves_no_cell_out():
     run = EXPERIMENTS.run("ar3po/dapo", 0, "paper")
     assert fault(run, cluster(1000, minutes=60)) == "", "the check of all requests rejects such a time limit"
-    assert fault(run, cluster(1000), stages={"train": Request(memory_gb=1001)})
+    assert fault(run, cluster(1000), stages={"train": Request(memory_gb=1001)}) == ""
+    run = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "smoke")
+    small = cluster(4, gpus=0)
+    for stages in ({"train": Request(cpus=65)}, {"train": Request(memory_gb=5)}, {"evaluate": Request(cpus=65)}):
+        assert not Fit(EXPERIMENTS.preset("smoke"), Site(stages=stages), small).fault(run), "the site's key is at fault"
+    assert not Fit(EXPERIMENTS.preset("smoke"), Site(cpus=65), small).fault(run)
+    assert Fit(EXPERIMENTS.preset("smoke"), Site(stages={"grade": Request(cpus=65)}), cluster(1, gpus=0)).fault(run)
 
 
 def test_a_campaign_with_cells_that_do_not_fit_is_rejected_with_their_names(capsys):

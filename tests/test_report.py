@@ -272,9 +272,9 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     assert (campaign / "results/tiny/report/index.html").stat().st_size < 400_000
     first = pages["report/index.html"].text
     # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
-    assert "SPEC-RL (GRPO, ℓ = e^0.5) decodes 59.7 % [" in first
-    assert "Only ratios and differences of accuracies are shown next to the papers' values" in first
-    assert "the finished runs belong to 2 of them." in first, "the two seeds that were run, of five blocks"
+    assert "GRPO + SPEC-RL (ℓ = e^0.5) decodes 59.7 % [" in first
+    assert "Next to the papers' values are only ratios (of any quantity) and differences of accuracies." in first
+    assert "of which 2 have finished runs." in first, "the two seeds that were run, of five blocks"
     summary = read_json(campaign / "results/tiny/report/summary.json")
     headline = summary["papers"]["spec_rl"]["headlines"][0]
     assert headline["mean"] == pytest.approx(59.7, abs=0.2)
@@ -315,6 +315,9 @@ def test_claims_that_were_not_run_are_folded(campaign):
     folded = "".join(re.findall(r'<details class="part unrun">.*?(?=<h3>|</section>)', text, flags=re.DOTALL))
     assert not_run
     assert all(f'id="spec_rl-claim-{name}"' in folded for name in not_run)
+    unknown = [claim for claim in claims if claim["verdict"] == "not run" and not claim["reported_evidence"]]
+    measured = [claim for claim in unknown if claim["test"]["kind"] != "unmeasured"]
+    assert len(re.findall(r"<p><b>Not run</b>.* Required: ", text)) == len(measured) > 0
     assert sum(map(int, re.findall(r"<summary>(\d+) statements? not run</summary>", text))) == len(not_run)
 
 

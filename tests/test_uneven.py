@@ -88,7 +88,7 @@ def test_a_missing_seed_is_missing_and_never_zero(runs):
     values = RunValues(Measuring(runs))
     assert values.values("tokens_decoded", REUSE).keys() == {0, 2}
     (verdict,) = judge([Claim(id="c", quotation="q", section="1", test=pairs)], runs, paper_scale=True)
-    assert "and 1 more such pair, mean" in verdict["evidence"]
+    assert "mean over this and 1 similar pair" in verdict["evidence"]
     assert verdict["verdict"] == INCONCLUSIVE, "the two pairs cancel in both seeds"
 
 

@@ -133,7 +133,8 @@ def check(claim: Claim, tables: ReportedTables) -> dict[str, str]:
     evidence = [_without_seconds(comparisons.summary + _show(comparisons.parts), source)] if answered else []
     numbers = [_printed(number, comparisons.parts if answered else [], tables) for number in claim.printed]
     found = [number for number in numbers if number]
-    evidence += [text for _, text in found]
+    differing = [text for agrees, text in found if not agrees]  # the reason of a verdict comes first
+    evidence = differing + evidence + [text for agrees, text in found if agrees]
     if not answered and not found:
         return {"reported_verdict": NOT_IN_TABLES, "reported_evidence": ""}
     right = (not answered or sum(part_holds) >= comparisons.needed) and all(agrees for agrees, _ in found)
@@ -171,7 +172,7 @@ def _show(parts: list[Comparison]) -> str:
     failed: dict[str, bool] = {}
     for part in parts:
         text = f"{part.label}: {number(part.values[0])}"
-        shown.setdefault(text, []).append(f"{part.expected} {part.threshold:g}")
+        shown.setdefault(text, []).append(part.limit)
         failed[text] = failed.get(text, False) or not _holds(part)
     return "; ".join(
         f"{text}, required: {' and '.join(limits)}" + (" (does not hold)" if failed[text] else "")
@@ -189,9 +190,10 @@ def _printed(printed: Printed, parts: list[Comparison], tables: ReportedTables) 
     agrees = low - tolerance <= min(values) and max(values) <= high + tolerance
     if printed.ends:
         agrees = agrees and min(values) <= low + tolerance and max(values) >= high - tolerance
-    unit = {1e6: " million", 0.01: " %"}.get(printed.scale, "")
+    unit = " % fewer" if printed.fewer else {1e6: " million", 0.01: " %"}.get(printed.scale, "")
+    in_unit = [100 * (1 - value) if printed.fewer else value / printed.scale for value in (min(values), max(values))]
     digits = max(4, len(re.sub(r"\D", "", printed.number.partition("–")[2] or printed.number)))
-    given = " to ".join(f"{value / printed.scale:.{digits}g}{unit}" for value in sorted({min(values), max(values)}))
+    given = " to ".join(f"{value:.{digits}g}{unit}" for value in sorted(set(in_unit)))
     text = f"the paper prints {printed.number}{unit}{_what(printed)}, its tables give {given}"
     return agrees, text + ("" if agrees else ", which differs")
 

@@ -68,6 +68,12 @@ class Comparison:
     bound: str = ""
     is_ratio: bool = False
 
+    @property
+    def limit(self) -> str:
+        """The required side and its threshold in words."""
+        side = {"above": "at least", "below": "at most"}[self.expected] if self.tie else self.expected
+        return f"{side} {self.threshold:g}"
+
 
 @dataclass(frozen=True)
 class ComparisonSet:
@@ -120,6 +126,39 @@ def comparison_set(test: Test, source: ValueSource) -> ComparisonSet:
             return _several(test, source)
         case Unmeasured():
             return ComparisonSet([], 0, 0, [])
+
+
+@dataclass(frozen=True)
+class _Unknown:
+    """A source in which every value is NaN."""
+
+    def values(self, quantity: str, cell: str) -> BySeed:
+        return {0: math.nan}
+
+    def trajectory(self, quantity: str, cell: str) -> Mapping[int, Sequence[float]]:
+        return {0: [math.nan, math.nan]}
+
+
+def requirement(test: Test) -> str:
+    """What a test requires, without values; empty for what is not measured."""
+    match test:
+        case Unmeasured():
+            return ""
+        case Monotone():
+            return f"{words(test.quantity).text} {test.expected} from each cell to the next: {' → '.join(test.cells)}"
+        case Peak():
+            return f"{words(test.quantity).text} is highest for {test.cell}, compared with {'; '.join(test.others)}"
+        case Extreme():
+            others = "; ".join(_pair(test, *pair) for pair in test.others)
+            return f"{_related(test, *test.pair)}, is the {test.expected}, compared with {others}"
+        case Several():
+            return f"at least {test.at_least} of: {'; '.join(map(requirement, test.tests))}"
+        case _:
+            comparisons = comparison_set(test, _Unknown())
+            limits: dict[str, list[str]] = {}
+            for part in comparisons.parts:
+                limits.setdefault(part.label, []).append(part.limit)
+            return comparisons.summary + "; ".join(f"{label}: {' and '.join(each)}" for label, each in limits.items())
 
 
 def _all(parts: list[Comparison], absent: Sequence[str], summary: str = "") -> ComparisonSet:
@@ -198,8 +237,8 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
         return _unanswerable(test, absent)
     on = _on(len(found), len(pairs), "pairs")
     if isinstance(test, Pairs) and test.statistic == "mean":
-        more = f", and {len(found) - 1} more such pair{'s' * (len(found) > 2)}" if len(found) > 1 else ""
-        label = f"{_related(test, *next(iter(found)))}{more}, mean"
+        others = len(found) - 1
+        label = f"{_related(test, *next(iter(found)))}, mean over this and {others} similar pair{'s' * (others > 1)}"
         seeds = sorted(set.intersection(*(set(values) for values in found.values())))
         means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}
         return _all(_sides(label, means, test, _bound_of_pairs(test, found, source, _margin(test))), absent, on)
@@ -245,7 +284,7 @@ def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
     ]
     path = " → ".join(f"{number(estimate(values).mean)} ({cell})" for cell, values in found.items())
     on, missing = _on(len(found), len(test.cells), "cells"), [] if all(part.values for part in parts) else list(found)
-    return _all(parts, absent or missing, f"{on}{words(test.quantity).text} {path}, required: {test.expected}; ")
+    return _all(parts, absent or missing, f"{on}{words(test.quantity).text}: {path}, required: {test.expected}; ")
 
 
 def _peak(test: Peak, source: ValueSource) -> ComparisonSet:
@@ -268,7 +307,7 @@ def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
         return _unanswerable(test, absent)
     parts = [
         Comparison(
-            f"minus the same of {_pair(test, *pair)}",
+            f"difference from that of {_pair(test, *pair)}",
             paired(own, values, "difference"),
             SIDE[test.expected],
             0.0,

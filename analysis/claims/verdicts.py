@@ -146,9 +146,9 @@ def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
     if isinstance(claim.test, Unmeasured):
         return f"not measured here: {claim.test.because}"
     if claim.scale == "paper" and not paper_scale:
-        return "this cannot be decided at a scale other than the paper's"
+        return "only runs at the paper's scale can decide this"
     if any(map(is_timed, quantities_of(claim.test))) and (uneven := timed_unevenly(runs)):
-        return f"not decided: equal work took up to {uneven.largest:.2f} times as long in one run as in another"
+        return f"times cannot be compared: equal work took up to {uneven.largest:.2f} times as long in another run"
     return None
 
 
@@ -182,7 +182,7 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
     evidence = comparisons.summary + _sentence(parts, before, posed.claim.printed_of_test) + _bounded(comparisons.parts)
     plotted = {"parts": [_plotted(each) for each in parts]}
     if posed.undecidable:
-        evidence += f"; {posed.undecidable}"
+        evidence = f"{posed.undecidable}; {evidence}"
         return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | plotted
     adjusted = [
         math.nan if part.bound else family.corrected(part.values, part.threshold, part.is_ratio)
@@ -201,14 +201,14 @@ def _bounded(parts: Sequence[Comparison]) -> str:
     if not ends:
         return ""
     where = {
-        "floor": "at 0 or within the tolerance of it",
-        "ceiling": "at the largest possible value or within the tolerance of it",
+        "floor": "0 or within the tolerance of it",
+        "ceiling": "the largest possible value or within the tolerance of it",
     }
     shown = [
-        f"both sides are {where[end]}" + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
+        f"both values are {where[end]}" + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
         for end, n in ends.items()
     ]
-    return f"; not decided: {' and '.join(shown)}, so no difference could show"
+    return f"; no difference could show: {' and '.join(shown)}"
 
 
 def _plotted(compared: Compared) -> dict[str, Any]:
@@ -245,8 +245,7 @@ def _sentence(parts: list[Compared], verdict: str, printed: str) -> str:
     texts: dict[tuple[str, str], list[str]] = {}
     for part in sorted(parts, key=lambda each: (each.verdict(each.p) != verdict, -each.distance)):
         text = f"{part.part.label}: {show(part.found)}"
-        limit = f"{part.part.expected} {part.part.threshold:g}"
-        texts.setdefault((text, part.verdict(part.p)), []).append(limit)
+        texts.setdefault((text, part.verdict(part.p)), []).append(part.part.limit)
     paper = f" (the paper prints {printed})" if printed else ""
     several = len(parts) > 1
     shown = [

@@ -141,8 +141,8 @@ NAMES = {
         distinct_1="distinct unigrams",
         self_bleu="Self-BLEU",
         self_bleu_within="Self-BLEU in groups",
-        rouge_1_second_epoch="ROUGE-1 against the responses of the epoch before (epoch 2)",
-        rouge_1_last_epoch="ROUGE-1 against the responses of the epoch before (last epoch)",
+        rouge_1_second_epoch="ROUGE-1 of epoch 2's responses against those of epoch 1",
+        rouge_1_last_epoch="ROUGE-1 of the last epoch's responses against those of the epoch before",
         rouge_1="ROUGE-1 against the responses of the epoch before",
     ),
 }

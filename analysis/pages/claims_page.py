@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
+from redraft.analysis.claims.tests import requirement
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
 from redraft.analysis.data.words import with_minus, words
 from redraft.analysis.pages.cell_labels import with_labels
@@ -42,7 +43,8 @@ def read_claims(file: Path, labels: Mapping[str, str]) -> list[dict[str, Any]]:
     """
     views = []
     for claim in read_with_hash(file, CLAIMS):
-        quantities = quantities_of(_TEST.validate_python(claim["test"]))
+        test = _TEST.validate_python(claim["test"])
+        quantities = quantities_of(test)
         own = {name: labels[name] for name in claim["manifests"] if name in labels}  # others may be words of a sentence
         views.append(
             claim
@@ -50,6 +52,7 @@ def read_claims(file: Path, labels: Mapping[str, str]) -> list[dict[str, Any]]:
                 "theme": words(quantities[0]).theme,
                 "plot": claim_plot(claim["parts"]),
                 "words": with_labels(with_minus(claim["evidence"]), own),
+                "requirement": with_labels(with_minus(requirement(test)), own),
                 "reported_words": with_labels(with_minus(claim.get("reported_evidence", "")), labels),
                 "cells": {name: (labels.get(name, name), files) for name, files in claim["manifests"].items()},
                 "without_runs": sum(not files for files in claim["manifests"].values()),
@@ -59,8 +62,8 @@ def read_claims(file: Path, labels: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def counts(claims: Sequence[Mapping[str, Any]], key: str = "verdict") -> dict[str, int]:
-    """Number of claims by verdict, most frequent first; claims with the same test count once."""
-    return dict(Counter(claim[key] for claim in claims if key in claim and not claim["same_as"]).most_common())
+    """Number of claims by verdict, most frequent first."""
+    return dict(Counter(claim[key] for claim in claims if key in claim).most_common())
 
 
 def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: bool) -> list[dict[str, Any]]:

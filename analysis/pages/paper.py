@@ -127,7 +127,7 @@ class Paper:
     @property
     def weak(self) -> int:
         """Number of reproduced claims whose test is weak (`weak` in claims.yaml)."""
-        return sum(bool(c["weak"]) for c in self.claims if not c["same_as"] and c["verdict"] == REPRODUCED)
+        return sum(bool(c["weak"]) for c in self.claims if c["verdict"] == REPRODUCED)
 
     @cached_property
     def points(self) -> list[headline.HeadlineNumber]:

@@ -104,9 +104,9 @@ def training_time(minutes: float, engine: Engine) -> str:
     """
     if not math.isfinite(minutes) or not minutes:
         return ""
-    if engine.gpus:
-        return f"about {minutes:.0f} minutes of training, one run after another"
-    return f"about {minutes * min(engine.threads, CORES) / CORES:.0f} minutes of training on two cores"
+    whole = math.ceil(minutes if engine.gpus else minutes * min(engine.threads, CORES) / CORES)
+    how = ", one run after another" if engine.gpus else " on two cores"
+    return f"about {whole} minute{'s' * (whole != 1)} of training{how}"
 
 
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:

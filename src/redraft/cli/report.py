@@ -54,7 +54,7 @@ def claims(
     ]
     for paper in dict.fromkeys(row["paper"] for row in rows):
         own = [row for row in rows if row["paper"] == paper]
-        counted = Counter(row["verdict"] for row in own if not row["same_as"])
+        counted = Counter(row["verdict"] for row in own)
         echo(f"{paper}: " + ", ".join(f"{count} {verdict}" for verdict, count in counted.most_common()))
         for row in own:
             if not reported or row["verdict"] == "not supported":

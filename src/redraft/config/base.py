@@ -131,10 +131,13 @@ class Config(BaseModel):
     first_defaults: ClassVar[Mapping[str, Any]] = {}
     """Values that fingerprints omit, since they were defaults when the first runs were trained."""
 
+    # pragma: no mutate start (Pydantic calls this while the class is made, before mutmut registers mutants)
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Schema of the model with `strict_numbers`."""
         return strict_numbers(handler(source))
+
+    # pragma: no mutate end
 
 
 def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:

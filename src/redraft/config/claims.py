@@ -389,6 +389,8 @@ class Printed(Config):
     """Cell that the number is relative to, for relative numbers."""
     relative: Literal["ratio", "speedup", "difference"] = "ratio"
     """Relation to the baseline."""
+    fewer: bool = False
+    """The number is a percentage below the baseline: 66 is the ratio 0.34."""
     ends: bool = False
     """The ends of a range must equal the lowest and the highest value; otherwise they only must enclose all values."""
 
@@ -399,6 +401,8 @@ class Printed(Config):
             raise invalid("a printed number needs both a quantity and a cell, or neither", at=(missing,))
         if self.cell and self.cell == self.baseline:
             raise invalid(f"{self.cell} is compared with itself", "another cell", ("baseline",))
+        if self.fewer and (self.scale != 1 or (self.cell and (not self.baseline or self.relative != "ratio"))):
+            raise invalid("a percentage below the baseline is a ratio", "no `scale`, and a baseline", ("fewer",))
         first, _, last = self.number.partition("–")
         if last and float(first) >= float(last):
             raise invalid(f"the range {self.number} must rise", f"{last}–{first}", ("number",))
@@ -406,7 +410,7 @@ class Printed(Config):
 
     def is_of(self, test: Compare) -> bool:
         """True if it is the number that a comparison of two cells gives."""
-        if self.quantity != test.quantity or test.over or self.scale != 1:
+        if self.quantity != test.quantity or test.over or self.scale != 1 or self.fewer:
             return False
         cells = (self.baseline, self.cell) if self.relative == "speedup" else (self.cell, self.baseline)
         return cells == (test.cell, test.baseline) and (self.relative == "difference") == (
@@ -419,6 +423,9 @@ class Printed(Config):
         numbers = self.number.split("–")
         decimals = max(len(number.partition(".")[2]) for number in numbers)
         tolerance = 0.5 * 10**-decimals if self.tolerance is None else self.tolerance
+        if self.fewer:
+            low, high = sorted(1 - float(number) / 100 for number in (numbers[0], numbers[-1]))
+            return low, high, tolerance / 100
         low, high = sorted(float(number) * self.scale for number in (numbers[0], numbers[-1]))
         return low, high, tolerance * abs(self.scale)
 

@@ -14,8 +14,8 @@ from redraft.ops.sizing.gpu_memory import fitting_text, memory_fault
 from redraft.ops.slurm.feasibility import never_starts, request_of
 from redraft.ops.slurm.partitions import JobRequest, Partition, partitions
 
-OF_NODES = {"cpus", "memory_mb", "gpus", "nodes"}
-"""Fields of a request that follow from a run's model and engine. The site file sets the others for all runs."""
+OF_NODES = {"cpus": "cpus", "memory_mb": "memory_gb", "gpus": "", "nodes": ""}
+"""Fields of a request that follow from a run's model and engine, and the site file's key that sets one for all runs."""
 
 
 class Fit:
@@ -40,20 +40,24 @@ class Fit:
         stages: tuple[Stage, ...] = ("train", "evaluate")
         for stage in stages:
             request = self._request(stage, run, run.engine)
-            if allowed := self._too_small(request):
+            if allowed := self._too_small(stage, request):
                 engines = fitting_text(run, lambda engine: self._starts(run, engine)) if stage == "train" else ""
                 nodes = "; ".join(map(str, allowed))
                 return "; ".join(filter(None, [f"its job to {stage} requests {request}; {nodes}", engines]))
         return ""
 
-    def _too_small(self, request: JobRequest) -> list[Partition]:
-        """Partitions of which no node has what a job requests."""
+    def _too_small(self, stage: Stage, request: JobRequest) -> list[Partition]:
+        """Partitions of which no node has what a job requests, apart from what the site file sets."""
         allowed = never_starts(request, self.cluster)
-        short = [OF_NODES.intersection(partition.shortfalls(request)) for partition in allowed]
+        settings = (self.site, self.site.stages.get(stage))
+        of_run = {
+            field for field, key in OF_NODES.items() if not any(getattr(each, key, None) for each in settings if key)
+        }
+        short = [of_run.intersection(partition.shortfalls(request)) for partition in allowed]
         return allowed if all(short) else []
 
     def _starts(self, run: Run, engine: VerlEngine) -> bool:
-        return not self._too_small(self._request("train", run, engine))
+        return not self._too_small("train", self._request("train", run, engine))
 
     def _request(self, stage: Stage, run: Run, engine: Engine) -> JobRequest:
         preset = self.preset.of_models(parted(run.model_role)[0]).model_copy(update={"engine": engine})
