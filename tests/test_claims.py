@@ -324,7 +324,8 @@ def kept_pairs(*pairs, **fields):
     return Pairs(quantity="accuracy:all", pairs=list(pairs), expected="above", threshold=-1.0, **fields)
 
 
-LOW, HIGH = "0 or within the tolerance of it", "the largest possible value or within the tolerance of it"
+LOW = "0, or no further from it than the claim tolerates"
+HIGH = "the largest possible, or no further from it than the claim tolerates"
 
 
 @pytest.mark.parametrize(
@@ -873,7 +874,7 @@ def test_a_claim_without_runs_states_its_requirement():
         "accuracy on mmlu_stem (points), grpo-spec-l0.5 minus grpo-vanilla: at least -2 and at most 2; "
     )
     assert found["tokens-fall-with-lenience"].startswith(
-        "decoded tokens falls from each cell to the next: grpo-spec-l0 → "
+        "decoded tokens: falls from each cell to the next, grpo-spec-l0 → "
     )
     assert found["largest-gain-8b-dapo"].startswith(
         "ratio of rollout time, 8b-dapo-vanilla / 8b-dapo-spec-l0.15, is the highest, compared with grpo-vanilla / "

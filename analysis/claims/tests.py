@@ -145,7 +145,7 @@ def requirement(test: Test) -> str:
         case Unmeasured():
             return ""
         case Monotone():
-            return f"{words(test.quantity).text} {test.expected} from each cell to the next: {' → '.join(test.cells)}"
+            return f"{words(test.quantity).text}: {test.expected} from each cell to the next, {' → '.join(test.cells)}"
         case Peak():
             return f"{words(test.quantity).text} is highest for {test.cell}, compared with {'; '.join(test.others)}"
         case Extreme():
@@ -346,8 +346,8 @@ def _correlation(test: Correlation, source: ValueSource) -> ComparisonSet:
         if not math.isnan(ranked):
             values[seed] = float(ranked)
     relations = zip((test.quantity, test.other), (test.relative, test.other_relative or test.relative), strict=True)
-    both = " with ".join(f"the {relation} of {words(quantity).name}" for quantity, relation in relations)
-    label = f"rank correlation of {both}, over {len(pairs)} pairs such as {' against '.join(pairs[0])}"
+    both = " and ".join(f"the {relation} of {words(quantity).name}" for quantity, relation in relations)
+    label = f"rank correlation, over {len(pairs)} pairs such as {' against '.join(pairs[0])}, between {both}"
     return _all(
         [Comparison(label, values, test.expected, test.threshold)], missing, _on(len(pairs), len(test.pairs), "pairs")
     )

@@ -201,8 +201,8 @@ def _bounded(parts: Sequence[Comparison]) -> str:
     if not ends:
         return ""
     where = {
-        "floor": "0 or within the tolerance of it",
-        "ceiling": "the largest possible value or within the tolerance of it",
+        "floor": "0, or no further from it than the claim tolerates",
+        "ceiling": "the largest possible, or no further from it than the claim tolerates",
     }
     shown = [
         f"both values are {where[end]}" + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)

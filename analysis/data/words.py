@@ -84,7 +84,7 @@ NAMES = {
         reuse_share="share of tokens from drafts",
         prefix_share="share of a draft kept",
         **{
-            f"prefix_share_{part}": f"share of a draft kept ({which} third of epochs with drafts)"
+            f"prefix_share_{part}": f"share of a draft kept, {which} third of epochs with drafts"
             for part, which in THIRDS.items()
         },
         full_reuse_ratio="share of drafts kept whole",
@@ -102,7 +102,7 @@ NAMES = {
         "tokens",
         prefix_length="length of verified prefixes",
         **{
-            f"prefix_length_{part}": f"length of verified prefixes ({which} third of epochs with drafts)"
+            f"prefix_length_{part}": f"length of verified prefixes, {which} third of epochs with drafts"
             for part, which in THIRDS.items()
         },
     ),
