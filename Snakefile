@@ -26,7 +26,7 @@ configfile: f"{workflow.basedir}/workflows/config.yaml"
 include: "workflows/rules/common.smk"
 
 
-# Image of `--sdm apptainer --config container=IMAGE`. Without these options the jobs run in none.
+# Image of `--sdm apptainer --config container=IMAGE`; None without these options.
 container: IMAGE
 
 

@@ -293,12 +293,15 @@ def test_a_database_that_mlflow_cannot_read_is_made_again_with_all_papers(damage
         [sys.executable, "-c", IMPORT, str(folder / "results"), "spec_rl"], capture_output=True, text=True, check=False
     )
     assert made_before.returncode == 0, made_before.stderr
+    earlier = layout.tracking.with_name("mlflow.db.old")
+    earlier.write_text("an earlier one")
     damage(layout.tracking)
     assert reason in _unreadable(layout.tracking)
     assert tracked(layout) == [("spec_rl/grpo-vanilla/seed0", 30, 0.75)]
     (sentence,) = (line for line in capsys.readouterr().err.splitlines() if str(layout.tracking) in line)
     assert reason in sentence
-    assert layout.tracking.with_name("mlflow.db.old").exists()
+    assert earlier.read_text() == "an earlier one"
+    assert layout.tracking.with_name("mlflow.db.old1").exists()
     assert not _unreadable(layout.tracking)
 
 

@@ -288,6 +288,9 @@ def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_f
     data = figure_data(whole, runs, paper_scale=False)
     assert list(zip(data["x"], data["y"], data["reproduced"], strict=True)) == [(1, 256, 9.5), (1, 512, 9.6)]
     plt.close("all")
+    (tmp_path / "sweep.csv").write_text("batch,seq,mode,ms\n1,256,None,9.5\n1,512,None,9.6\n1,256,NA,99\n")
+    none = panel | {"published": panel["published"] | {"where": {"mode": "None"}}}
+    assert list(figure_data(figure("surface", none), runs, paper_scale=False)["reproduced"]) == [9.5, 9.6], "a text"
     with pytest.raises(UserError, match="no such column(.|\n)*speed"):
         figure_data(figure("surface", panel | {"quantity": "speed"}), runs, paper_scale=False)
     for content, words in (
@@ -299,6 +302,10 @@ def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_f
         (b"batch,seq,mode,ms\n1,256,on,9.5\n1,512,,9.6\n1,256,off,9\n", "line 3, mode"),
         (b"batch,seq,mode,ms\n1,256,on,nan\n1,512,on,9.6\n1,256,off,9\n", "line 2, ms"),
         ("batch,seq,mode,ms\n1,256,on,9.5\n".encode("utf-16"), "damaged"),
+        (b"batch,seq,mode,ms\n1,256,on,9.5,7\n1,512,on,9.6,7\n1,256,off,99,7\n", r"line 2(.|\n)*value:   5(.|\n)*4"),
+        (b"batch,seq,mode,ms\n1,256,on\n1,512,on,9.6\n1,256,off,99\n", r"line 2(.|\n)*value:   3"),
+        (b"batch,seq,mode,ms\n1,256,off,9.5\n1,512,off,9.6\n1,256,none,99\n", r"no line has these(.|\n)*'on'"),
+        (b"batch,seq,mode,mode\n1,256,on,on\n", "damaged"),
         (b"", "damaged"),
     ):
         (tmp_path / "sweep.csv").write_bytes(content)

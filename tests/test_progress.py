@@ -548,6 +548,7 @@ def handler(capsys):
         return capsys.readouterr().err.splitlines()
 
     emit.stop = made.stop
+    emit.progress = made.progress
     return emit
 
 
@@ -557,7 +558,8 @@ def test_the_lines_of_a_job_on_a_cluster(handler, clock):
     assert handler(**job, local=False) == ["  queue  train a"]
     assert handler("the queue", slurm_states={7: "waiting"}) == []
     assert handler("the queue", slurm_states={7: "running", 99: "running"}) == ["  start  train a"]
-    assert handler("the queue", slurm_states={}) == []
+    assert handler("the queue", slurm_states={}, slurm_seconds={7: 123.0}) == []
+    assert handler.progress._slurm_seconds == {7: 123.0}, "also of the last active job"
     clock[0] = 5.0
     assert handler("Error in rule", level=logging.ERROR, event=LogEvent.JOB_ERROR, jobid=7) == ["Error in rule"]
     handler(**(job | {"jobid": 6}), local=False)

@@ -1,12 +1,14 @@
 """What a preset's jobs ask of Slurm."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from redraft.config import Experiments, InProcessEngine, PretrainedModel, TinyModel, VerlEngine
-from redraft.config.requests import DEFAULT_PARAMETERS, parameters, request_of
+from redraft.config.requests import DEFAULT_PARAMETERS, STORAGE_UNITS, parameters, ray_cpus, request_of
 from redraft.config.site import minutes
+from redraft.errors import UserError
 
 EXPERIMENTS = Experiments(Path(__file__).parents[1])
 STAGES = ("train", "evaluate", "grade")
@@ -68,6 +70,10 @@ def test_verl_on_a_processor_asks_for_the_memory_of_its_many_processes():
     assert asked("verl-tiny", "train") == {"cpus": 2, "memory_gb": 13, "runtime": "1h"}
     assert asked("verl-tiny", "evaluate") == {"cpus": 1, "memory_gb": 7, "runtime": "1h"}
     assert asked("verl-tiny", "grade") == TINY
+    for units in ("8", 0, -3, 2.5, None, True):
+        wrong = EXPERIMENTS.preset("paper").engine.model_copy(update={"verl": {STORAGE_UNITS: units}})
+        with pytest.raises(UserError, match=f"(?s)engine.verl.{re.escape(STORAGE_UNITS)}.*allowed: 1 or more"):
+            ray_cpus(wrong)
     two_nodes = EXPERIMENTS.preset("verl-tiny").engine.model_copy(update={"nodes": 2})
     assert asked("verl-tiny", "train", engine=two_nodes)["cpus"] == 8
 

@@ -85,6 +85,13 @@ def test_a_second_ctrl_c_kills_and_unlocks_without_a_traceback(campaign, where, 
     assert state.strip() in ("", "Z"), "it ignores SIGTERM"
 
 
+def test_what_slurm_prints_in_another_encoding_is_read(tmp_path):
+    program = tmp_path / "sinfo"
+    program.write_text("#!/bin/sh\nprintf 'node1|drained|Speicher pr\\374fen\\n'\n")
+    program.chmod(0o755)
+    assert jobs.output_of(str(program)) == "node1|drained|Speicher pr\N{REPLACEMENT CHARACTER}fen\n"
+
+
 def test_the_line_of_a_stop():
     assert stop_text("Ctrl-C", 0, 0) == "stopping (Ctrl-C): no job runs"
     assert stop_text("Ctrl-C", 2, 0) == (

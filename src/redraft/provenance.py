@@ -169,7 +169,7 @@ def git_state() -> dict[str, Any]:
     def git(*arguments: str) -> str | None:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
         try:
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True).stdout.strip()
         except (OSError, subprocess.CalledProcessError):
             return None
 

@@ -6,6 +6,7 @@ means "no data". An existing folder must have every file that a table or figure 
 """
 
 import codecs
+import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -112,10 +113,24 @@ def read_points(source: PublishedPoints, quantity: str) -> list[tuple[float, flo
     path = PurePath(source.file)
     if (file := curve_file(str(path.parent), path.name)) is None:
         return []
-    with errors_of_reading(file, ValueError):  # also that of another encoding and of an empty file
-        if not file.read_bytes().endswith(b"\n"):
+    # Not by pandas, which reads "None" as missing, and takes the first fields of longer lines as an index.
+    with errors_of_reading(file, ValueError, csv.Error):  # also that of another encoding
+        text = file.read_text(encoding="utf-8-sig")
+        if not text.endswith("\n"):
             raise ValueError("its last line has no end")
-        frame = pd.read_csv(file, dtype=str)
+        header, *lines = csv.reader(text.splitlines(), strict=True)
+        if len(set(header)) < len(header):
+            raise ValueError("a column occurs twice")
+    for number, line in enumerate(lines, start=2):
+        if len(line) != len(header):
+            raise UserError(
+                "this line has another number of fields than the header",
+                file=file,
+                key=f"line {number}",
+                value=len(line),
+                allowed=len(header),
+            )
+    frame = pd.DataFrame(lines, columns=header, dtype=str)
     columns = [source.x, source.y, quantity]
     for column in (*columns, *source.where):
         if column not in frame:
@@ -125,7 +140,7 @@ def read_points(source: PublishedPoints, quantity: str) -> list[tuple[float, flo
     values = frame[columns].apply(pd.to_numeric, errors="coerce").astype(float)
     chosen = (frame[list(source.where)] == pd.Series(source.where, dtype=str)).all(axis=1)
     for name in (*columns, *source.where):
-        missing = frame[name].isna() if name in source.where else chosen & ~np.isfinite(values[name])
+        missing = frame[name] == "" if name in source.where else chosen & ~np.isfinite(values[name])
         if len(wrong := frame.index[missing]):
             raise UserError(
                 "this line lacks a number" if name in columns else "this line lacks a value",
@@ -135,6 +150,9 @@ def read_points(source: PublishedPoints, quantity: str) -> list[tuple[float, flo
                 allowed="a finite number" if name in columns else "text",
             )
     points = values[chosen]
+    if points.empty:
+        found = frame[list(source.where)].drop_duplicates().to_dict("records")
+        raise UserError("no line has these values", file=file, key="where", value=source.where, allowed=found)
     if len(twice := points.index[points.duplicated([source.x, source.y])]):
         raise UserError("this point occurs twice", file=file, key="line", value=int(twice[0]) + 2)
     check_length(file, "rows", len(frame), source.rows)

@@ -445,9 +445,8 @@ def read_with_hash(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -
     Raises:
         UserError: as of `read_typed`, and if it was changed since, or has no hash.
     """
-    content = read_typed(file, types, *needed)
-    check_own_hash(file)
-    return content
+    check_own_hash(file)  # first, since a file of an earlier version may lack the hash and also have other fields
+    return read_typed(file, types, *needed)
 
 
 def _hash_file(file: Path) -> Path:

@@ -226,7 +226,7 @@ class LogHandler(LogHandlerBase):
         event = getattr(record, "event", None)
         if self._stopped and not hasattr(record, "always_shown"):
             return
-        if states := getattr(record, "slurm_states", None):
+        if (states := getattr(record, "slurm_states", None)) is not None:  # empty once the last active job has ended
             for job in self.progress.queue(states):
                 self._write(f"  start  {self.names[job]}")
             self.progress.slurm_seconds(getattr(record, "slurm_seconds", {}))

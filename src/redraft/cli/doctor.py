@@ -89,7 +89,7 @@ def _submitted(preset: str, resources: dict[str, int | str]) -> list[dict[str, A
     if gres := str(resources.get("gres", "")):
         command.append(f"--gres={gres.rpartition(':')[0]}:1")
     command += [sys.executable, "-m", "redraft", "doctor", "--preset", preset, "--json"]
-    answer = subprocess.run(command, cwd=Path.cwd(), stdout=subprocess.PIPE, text=True, check=False)
+    answer = subprocess.run(command, cwd=Path.cwd(), stdout=subprocess.PIPE, text=True, errors="replace", check=False)
     try:
         return json.loads(answer.stdout)["rows"]
     except ValueError:

@@ -13,6 +13,7 @@ from redraft.config.base import MOST_CPUS, Config
 from redraft.config.model import GgufModel, Model, TinyModel
 from redraft.config.preset import Preset
 from redraft.config.trainer import Engine, VerlEngine
+from redraft.errors import UserError
 
 Stage = Literal["train", "evaluate", "grade"]
 SlurmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:+-]*$")]
@@ -106,8 +107,16 @@ def request_of(stage: Stage, preset: Preset) -> Request:
 
 
 def ray_cpus(engine: VerlEngine) -> int:
-    """CPUs of each node that Ray's actors reserve under verl. Where Ray counts fewer, it waits forever and silently."""
+    """CPUs of each node that Ray's actors reserve under verl. Where Ray counts fewer, it waits forever and silently.
+
+    Raises:
+        UserError: for a number of storage units that is none.
+    """
     units = engine.verl.get(STORAGE_UNITS, DEFAULT_STORAGE_UNITS if engine.gpus else 1)
+    if type(units) is not int or units < 1:  # verl's own check of types comes once a job runs
+        raise UserError(
+            "verl needs a number of storage units", key=f"engine.verl.{STORAGE_UNITS}", value=units, allowed="1 or more"
+        )
     return BUNDLE_CPUS * max(engine.gpus, 1) + math.ceil(units / engine.nodes) + OTHER_CPUS
 
 

@@ -34,7 +34,9 @@ def grade_again(generations: Path, grades: Path, comparison: Path) -> None:
 
     splitter = sentence_splitter()  # chosen first, since the other process inherits the choice
     theirs = comparison.with_name("lighteval.parquet")
-    result = subprocess.run([LIGHTEVAL, SCRIPT, generations, theirs], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [LIGHTEVAL, SCRIPT, generations, theirs], capture_output=True, text=True, errors="replace", check=False
+    )
     if result.returncode:
         messages = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
         raise UserError(f"lighteval could not grade these generations ({messages[-1]})", file=generations)

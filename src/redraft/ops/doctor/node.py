@@ -25,7 +25,9 @@ class Node:
     def output(self, *command: str) -> str | None:
         """Standard output of a command; None if there is no such command, or if it fails or hangs."""
         try:
-            answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+            answer = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS, check=False
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return None if answer.returncode else answer.stdout

@@ -62,7 +62,9 @@ def _listed(names: str) -> list[str]:
 def _installed() -> tuple[tuple[str | None, str], ...]:
     """Index and UUID of each GPU that nvidia-smi lists; empty without nvidia-smi."""
     try:
-        result = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60)
+        result = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace", check=False, timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return parse(result.stdout) if result.returncode == 0 else ()

@@ -29,7 +29,8 @@ END_STATES = frozenset({"PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL"
 def _answer(*command: str, seconds: float = ANSWER_SECONDS) -> "subprocess.CompletedProcess[str] | None":
     """Result of one of Slurm's commands; None without Slurm, or if it does not answer in time."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        # Administrators write reasons, and users name folders, in any encoding.
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
 
@@ -89,7 +90,9 @@ def cancel(jobs: Sequence[str]) -> None:
     deadline = time.monotonic() + CANCEL_SECONDS
     queue = ["squeue", "--noheader", "--user", str(os.getuid()), "--format=%i"]
     while True:
-        answer = subprocess.run(queue, capture_output=True, text=True, timeout=CANCEL_SECONDS, check=True)
+        answer = subprocess.run(
+            queue, capture_output=True, text=True, errors="replace", timeout=CANCEL_SECONDS, check=True
+        )
         left = sorted(set(jobs) & set(answer.stdout.split()))
         if not left:
             return

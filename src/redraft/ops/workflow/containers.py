@@ -1,5 +1,6 @@
 """Jobs in containers: the image that a call names, and the recipes from which images are built (docs/slurm.md)."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,8 @@ ON_GPUS = "--nv"
 """Apptainer's option that gives a container the GPUs and the libraries of NVIDIA's driver."""
 
 
-def image_of(workflow: Any, image: str, preset: Preset) -> str:
-    """Image of all rules, with an absolute path if it is a file.
-
-    Without `OPTION` it is `BASE` and has no effect: `snakemake --lint` demands an image of each rule.
+def image_of(workflow: Any, image: str, preset: Preset) -> str | None:
+    """Image of all rules, with an absolute path if it is a file; None if jobs run without containers.
 
     Jobs at a preset with GPUs get `ON_GPUS`.
 
@@ -27,12 +26,14 @@ def image_of(workflow: Any, image: str, preset: Preset) -> str:
         UserError: for an image without `OPTION`, the reverse, or a missing file.
     """
     settings = workflow.deployment_settings
+    if any(argument.startswith("--lint") for argument in sys.argv):  # it runs nothing and demands an image
+        return f"docker://{BASE}"
     if settings is None or "apptainer" not in {method.item_to_choice() for method in settings.deployment_method}:
         if image:
             raise UserError(
                 "an image without containers", file="--config", key="container", value=image, hint=f"add {OPTION}"
             )
-        return f"docker://{BASE}"
+        return None
     if not image:
         raise UserError(
             f"{OPTION} needs an image",
@@ -43,6 +44,10 @@ def image_of(workflow: Any, image: str, preset: Preset) -> str:
         )
     if preset.engine.gpus and ON_GPUS not in settings.apptainer_args.split():
         settings.apptainer_args = f"{settings.apptainer_args} {ON_GPUS}".strip()
+    if any(character.isspace() for character in image):  # Snakemake's error would not name the key
+        raise UserError(
+            "Snakemake accepts no blanks in the name of an image", file="--config", key="container", value=image
+        )
     if "://" in image:
         return image
     if not Path(image).exists():

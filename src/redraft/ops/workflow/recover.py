@@ -183,7 +183,7 @@ def _unlock(folder: Path) -> list[str]:
     if not locks.is_dir() or not any(locks.iterdir()):
         return []
     command = [sys.executable, "-m", "snakemake", "--unlock"]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
     if result.returncode:
         raise UserError("Snakemake could not be unlocked", file=locks, value=result.stderr.strip()[-500:])
     return [f"unlocked {folder}"]

@@ -27,7 +27,7 @@ def files_to_make(preset: str, files: Sequence[str]) -> set[str] | None:
     cells = os.environ.get(own.VARIABLE)
     config = [f"preset={preset}", *([f"cells={cells}"] if cells else [])]
     command = [sys.executable, "-m", "snakemake", "--summary", "--config", *config, "--", *files]
-    plan = subprocess.run(command, capture_output=True, text=True, check=False)
+    plan = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if plan.returncode:
         echo(
             f"Snakemake cannot plan these runs, so that their states are of their own files:\n{plan.stderr.strip()}",

@@ -4,6 +4,7 @@ Steps and epochs count from 1 in MLflow, as in figures. A policy's step is the n
 0 for the initial one. Start and end of a run are those of its training.
 """
 
+import itertools
 import logging
 import os
 import sqlite3
@@ -78,7 +79,9 @@ def import_runs(layout: Layout, paper: str) -> None:
     layout.tracking.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{layout.tracking}.lock"):  # MLflow does not lock SQLite: two processes would both create its tables
         if reason := _unreadable(layout.tracking):
-            layout.tracking.rename(aside := layout.tracking.with_name(f"{layout.tracking.name}.old"))
+            names = (f"{layout.tracking.name}.old{number or ''}" for number in itertools.count())
+            aside = next(each for name in names if not (each := layout.tracking.with_name(name)).exists())
+            layout.tracking.rename(aside)
             echo(
                 f"{layout.tracking}: {reason}; it is made again from the runs, and the old one is {aside.name}",
                 err=True,

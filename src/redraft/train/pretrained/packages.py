@@ -53,7 +53,7 @@ def file_of_package(package: str, version: str, file: str, folder: Path) -> Path
 def _pip(*arguments: object) -> str:
     """Run pip; returns its error output, or an empty text on success."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries=1", *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     return (result.stderr or "pip says nothing") if result.returncode else ""
 
 

@@ -107,6 +107,7 @@ def _joined(variables: dict[str, str]) -> int:
             env=os.environ | variables,
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             timeout=QUERY_SECONDS,
         )
