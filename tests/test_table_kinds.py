@@ -682,6 +682,16 @@ def test_what_runs_spend_may_be_an_axis():
     assert over_time(RUNS, "accuracy:all", FAST, "hours").index.tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
+def test_a_point_over_what_was_spent_is_where_the_seeds_are_that_have_its_value():
+    """The second seed takes twice the time and is evaluated after other steps, as by training steps under DAPO."""
+    steps, scores = RUNS.steps.copy(), RUNS.scores.copy()
+    steps.loc[steps["seed"] == 1, "seconds.total"] *= 2
+    scores.loc[(scores["seed"] == 1) & scores["step"].isin([2, 4]), "step"] += 1
+    apart = over_time(replace(RUNS, steps=steps, scores=scores), "accuracy:all", FAST, "hours")
+    assert apart[0].dropna().to_dict() == {0.0: 10, 2.0: 30, 4.0: 40, 9.0: 50}, "both have values after six steps"
+    assert apart[1].dropna().to_dict() == {0.0: 11, 6.0: 31, 10.0: 41, 9.0: 51}
+
+
 def test_seconds_have_no_verdict_where_equal_work_took_unequal_time_and_nothing_without_an_interval():
     table, cells = made(BUDGETS)
     first, second = budget_verdicts(table, cells.reset_index(), uneven=True)

@@ -350,7 +350,7 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
     """A quantity over steps or epochs from 0, or over what was spent: index x, one column a seed.
 
     An accuracy is one of the policies after a number of steps, so that of the initial policy is at step -1. Over hours,
-    tokens or updates x is the mean over seeds of what they spent up to the end of a step.
+    tokens or updates x is the mean, over the seeds that have the value, of what they spent up to the end of a step.
 
     Raises:
         UserError: if there is no such quantity, or no epochs of it.
@@ -372,6 +372,7 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
         return frame
     quantity_spent, scale = SPENT[x]
     spent = spent_at(runs, quantity_spent, cell)
-    done = [[(int(seed), int(step) + 1) for seed in frame.columns] for step in frame.index]
-    index = [scale * float(np.mean([spent[key] for key in keys if key in spent])) for keys in done]
+    # Seeds that are evaluated by training steps have values after different steps: a point is where its own seeds are.
+    done = [[(int(seed), int(step) + 1) for seed in row.dropna().index] for step, row in frame.iterrows()]
+    index = [scale * float(np.mean([spent[key] for key in keys])) for keys in done]
     return frame.set_axis(pd.Index(index, name=x), axis=0)
