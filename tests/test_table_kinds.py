@@ -648,6 +648,8 @@ def test_a_table_of_budgets_says_what_is_spent_and_bought():
     assert cells.loc[("fast", "tokens_difference"), "reproduced"] == 25.0
     assert cells.loc[("slow", "tokens_difference"), "verdict"] == "baseline"
     assert cells.loc[("weak", "seconds_difference"), "reproduced"] == -12.0
+    titles = [column.title for column in expand(BUDGETS, BENCHMARKS).columns]
+    assert len(set(titles)) == len(titles) == 6
 
 
 def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():

@@ -78,19 +78,17 @@ def csv(sheet: Sheet) -> str:
 
     Digits are those that are shown; what is missing is empty.
     """
-    rows = []
+    header, rows = ["group", "row"], []
+    # Not by title: columns with equal titles would replace each other.
+    for slot in sheet.lines[0].cells if sheet.lines else []:
+        header += [slot.column.title, f"{slot.column.title} ±", f"{slot.column.title}, paper"]
     for line in sheet.lines:
-        row = {"group": line.group, "row": line.label}
+        row = [line.group, line.label]
         for slot in line.cells:
-            title, decimals = slot.column.title, slot.column.decimals
-            values = {
-                title: slot.cell["reproduced"],
-                f"{title} ±": slot.half_width,
-                f"{title}, paper": slot.cell["reported"],
-            }
-            row |= {name: "" if math.isnan(value) else digits(value, decimals) for name, value in values.items()}
+            values = (slot.cell["reproduced"], slot.half_width, slot.cell["reported"])
+            row += ["" if math.isnan(value) else digits(value, slot.column.decimals) for value in values]
         rows.append(row)
-    frame = pd.DataFrame(rows).replace("", math.nan).dropna(axis="columns", how="all")
+    frame = pd.DataFrame(rows, columns=header).replace("", math.nan).dropna(axis="columns", how="all")
     return str(frame.to_csv(index=False, lineterminator="\n"))
 
 

@@ -80,7 +80,8 @@ def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
     accuracy = Column(
         name=f"{budget.name}_accuracy", title=f"Accuracy at equal {budget.title} (%)", quantity=bought, decimals=1
     )
-    changes = {"name": f"{budget.name}_difference", "title": "Δ (points)", "relative": "difference"}
+    difference = f"Δ at equal {budget.title} (points)"
+    changes = {"name": f"{budget.name}_difference", "title": difference, "relative": "difference"}
     return [spent, accuracy, accuracy.model_copy(update=changes)]
 
 
