@@ -148,6 +148,11 @@ NAMES = {
 }
 """Words of the quantities of a step or run by their names without a reduction."""
 
+ADDED = frozenset(
+    {"tokens_decoded", "tokens_verified", "tokens_reused", "rollouts", "updated", "rollout_seconds", "generation_seconds"}
+)
+"""Quantities of a step that add up over steps: their words alone mean the sum of a run, other reductions are per step."""
+
 REDUCED = {
     "first_epoch": "{} (epoch 1)",
     "last_epoch": "{} (last epoch)",
@@ -194,7 +199,7 @@ def _reached(quantity: str) -> Words | None:
         return None
     clock, value, measured = quantity.split(":", 2)
     target = words(measured)
-    return Words(f"{clock.partition('_')[0]} to {value} {target.unit} {target.name}", "", TIME)
+    return Words(" ".join(filter(None, (clock.partition("_")[0], "to", value, target.unit, target.name))), "", TIME)
 
 
 def _at_equal(quantity: str) -> Words | None:
@@ -226,10 +231,17 @@ def _reduced(quantity: str) -> Words | None:
     name, colon, inner = quantity.partition(":")
     if not colon:
         return None
+    window = WINDOW.fullmatch(name)
+    reduction = window[1] if window else name
+    if reduction not in REDUCED:
+        return None
     found = words(inner)
-    if window := WINDOW.fullmatch(name):
-        return replace(found, name=f"{REDUCED[window[1]].format(found.name)} (steps {window[2]} to {window[3]})")
-    return replace(found, name=REDUCED[name].format(found.name)) if name in REDUCED else None
+    if reduction == "sum":
+        named = "training time" if inner == "seconds.total" else found.name.removesuffix(" per step")
+    else:
+        named = f"{found.name} per step" if inner in ADDED else found.name
+    named = REDUCED[reduction].format(named)
+    return replace(found, name=f"{named} (steps {window[2]} to {window[3]})" if window else named)
 
 
 def stage_of(quantity: str) -> str:
