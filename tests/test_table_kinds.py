@@ -126,6 +126,9 @@ def test_the_first_hour_and_the_first_step_at_which_a_target_is_reached():
     assert by_seed(RUNS, "steps_to:30:accuracy:all", FAST) == {0: 2.0, 1: 2.0}
     assert by_seed(RUNS, "steps_to:41:accuracy:all", SLOW) == {0: math.inf, 1: 6.0}, "the second seed has one more"
     assert by_seed(RUNS, "hours_to:10:accuracy:all", SLOW)[0] == 0.0, "the initial policy is there at once"
+    two = [RUNS.scores.assign(total=500, correct=k, benchmark=name) for name, k in (("a", 3), ("b", 489))]
+    mean = replace(RUNS, scores=pd.concat(two))
+    assert by_seed(mean, "steps_to:49.2:accuracy:all", SLOW)[0] == 0.0, "0.6 % and 97.8 % are 98.4 % together"
     assert by_seed(RUNS, "steps_to:0.3:reward", SLOW)[0] == 4.0, "at the end of the fourth step"
     assert by_seed(RUNS, "steps_to:0.3:reward", SLOW, at=3)[0] == math.inf
 
