@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from redraft.analysis.data.statistics import LEVEL, NEUTRAL, Estimate
+from redraft.analysis.data.statistics import LEVEL, NEUTRAL, ROUNDING, Estimate
 from redraft.analysis.data.timing import is_timed
 from redraft.config import BudgetTable
 from redraft.config.tables import Budget
@@ -84,8 +84,10 @@ def _budget_verdict(budget: Budget, table: BudgetTable, cells: pd.DataFrame, une
     if accuracy.max() <= 0 or accuracy.min() >= 100:
         return f"At equal {budget.title} nothing is decided: all rows are at {accuracy.iloc[0]:.0f} %."
     baseline = next(row.label for row in table.rows if row.cell == table.baseline)
-    best = str(accuracy.idxmax())
-    text = f"At equal {budget.title}, {best} is highest with {accuracy[best]:.1f} %"
+    best = accuracy.max()
+    highest = [str(label) for label, value in accuracy.items() if best - value <= ROUNDING * best]
+    are = "is" if len(highest) == 1 else "are"
+    text = f"At equal {budget.title}, {' and '.join(highest)} {are} highest with {best:.1f} %"
     return f"{text}{_against(baseline, budget, cells)} This is for {budget.whom}."
 
 
