@@ -52,13 +52,14 @@ def graders(runs: Runs) -> list[dict[str, Any]]:
         rows: `cell`, `metric`, `lm_eval` and `lighteval` (0 to 1), and `differ`, verdicts in which they do.
     """
     lines = []
-    files = [Path(manifest).with_name("ifeval.json") for manifest in runs.runs["manifest"]]
+    # Cells by the names of the collected runs: a base of another paper may have the folder name of an own cell.
+    files = {Path(run["manifest"]).with_name("ifeval.json"): run["cell"] for run in runs.runs.to_dict("records")}
     for file in sorted(file for file in files if file.exists()):
         content = read_with_hash(file, OBJECT, "metrics", "disagreements")
         last = max(line["step"] for line in content["metrics"])
         differ = sum(line["step"] == last for line in content["disagreements"])
         lines += [
-            {"cell": file.parts[-3], **line, "differ": differ} for line in content["metrics"] if line["step"] == last
+            {"cell": files[file], **line, "differ": differ} for line in content["metrics"] if line["step"] == last
         ]
     if not lines:
         return []
