@@ -352,6 +352,14 @@ def test_a_replay_takes_the_first_time_and_agrees_with_what_is_printed_so(curves
     assert "no data" in shown
 
 
+def test_a_replayed_time_is_judged_by_the_decimals_of_its_target(curves):
+    low, high = CURVES.targets
+    table = CURVES.model_copy(update={"targets": [low.model_copy(update={"decimals": 0}), high]})
+    printed = {"vanilla": {"low": 2.0}, "speculative": {"low": 1.0}}
+    assert replayed(**printed).loc[("slow", "low"), "verdict"] == "differs", "1.5 hours"
+    assert replayed(table, **printed).loc[("slow", "low"), "verdict"] == "agrees"
+
+
 def test_without_their_folder_a_replay_has_no_data(tmp_path, monkeypatch):
     monkeypatch.setenv(LOCATION, str(tmp_path / "elsewhere"))
     assert set(replayed()["verdict"]) == {"no data"}
@@ -664,6 +672,8 @@ def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
         "below slow: weak. This is for those who pay for tokens."
     )
     assert "above slow: fast; indistinguishable from slow: weak. This is for those in a hurry." in second
+    cells.loc[("weak", "tokens_accuracy"), "reproduced"] = 50.5
+    assert "At equal tokens, fast and weak are highest with 50.5 %." in budget_verdicts(table, cells.reset_index())[0]
 
 
 @pytest.mark.parametrize("end", [0.0, 100.0])

@@ -125,7 +125,8 @@ def _curve_records(
         time, claimed = line.times[i] if line.times else math.nan, mean_of(own, target.reported)
         before = baseline.times[i] if baseline and baseline.times else math.nan
         speedup, claimed_speedup = _ratio(before, time), speedup_of(own, other, target.reported)
-        records.append(_curve_record(line, target.name, time, claimed, table.decimals))
+        decimals = table.decimals if target.decimals is None else target.decimals
+        records.append(_curve_record(line, target.name, time, claimed, decimals))
         records.append(
             _curve_record(line, f"{target.name}_speedup", speedup, claimed_speedup, table.decimals, baseline)
         )
