@@ -157,12 +157,13 @@ def training_line(cell_ids: Sequence[str], experiments: Experiments, preset: Pre
     """One line with the cost of training runs, given by their cells; empty if no hours are known."""
     counts = Counter(cell_ids)
     found = costs_of([experiments.cell(cell) for cell in counts], experiments, preset, layout)
-    known = [cost.hours * count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is not None]
-    unknown = sum(count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is None)
+    pairs = list(zip(found, counts.values(), strict=True))
+    known = [cost.device_hours / cost.runs * count for cost, count in pairs if cost.device_hours is not None]
+    unknown = sum(count for cost, count in pairs if cost.device_hours is None)
     if not known:
         return ""
     rest = f", and {unknown} runs of unknown hours" if unknown else ""
-    return f"training: {sum(known) * devices(preset):,.0f} {unit(preset)} by `redraft cost`{rest}"
+    return f"training: {sum(known):,.0f} {unit(preset)} by `redraft cost`{rest}"
 
 
 def unit(preset: Preset) -> str:
@@ -179,7 +180,8 @@ def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> tuple[flo
     if manifest["fingerprint"] != run_fingerprint(run):
         return None
     engine = manifest.get("configuration", {}).get("engine", {})
-    run_devices = engine.get("gpus", 0) or (engine.get("threads") if engine else None) or devices(preset)
+    gpus = engine.get("gpus", 0) * engine.get("nodes", 1)  # `gpus` is per node
+    run_devices = gpus or (engine.get("threads") if engine else None) or devices(preset)
     stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     hours = manifest["seconds"] / 3600
     return hours, hours * run_devices, stored

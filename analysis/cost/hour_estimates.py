@@ -28,6 +28,8 @@ ROLLOUT_BYTES = 8
 """Bytes of a token of a saved rollout before compression: token and step of sampling."""
 DRAFT_BYTES = 12
 """Bytes of a token of a draft in memory: token, log-probability and step."""
+TOP_BYTES = 8
+"""Bytes of each token of its top distribution, if the method keeps one: token and log-probability."""
 
 EVALUATION = {"evaluate_every", "evaluation_clock"}
 """Trainer settings that do not change a step."""
@@ -81,7 +83,8 @@ class Estimates:
             return None, UNKNOWN
         if (scale := rules.scale(cell)) is None:
             return None, "unknown: the paper has no such model, and its parameters are not known"
-        if row := rules.printed(cell, scale.model):
+        row = rules.printed(cell, scale.model)
+        if rules.has(row, "hours"):
             return rules.value(row, "hours") * scale.factor, f"Table {rules.times.table}{scale.note}"
         setting, stand_in = rules.setting(cell, scale.model)
         seconds, rule = rules.seconds_a_step(cell, setting)
@@ -103,7 +106,8 @@ class Estimates:
             return policies, None, None
         group = run.trainer.group_size
         rollouts = run.steps * run.trainer.prompts_per_step * group * length * ROLLOUT_BYTES * runs
-        drafts = run.data.size * group * length * DRAFT_BYTES * float(run.reuse.retention.visits)
+        kept = run.reuse.retention
+        drafts = run.data.size * group * length * (DRAFT_BYTES + TOP_BYTES * kept.top) * float(kept.visits)
         return policies, rollouts, drafts
 
 
@@ -129,6 +133,10 @@ class _Rules:
     def value(self, row: Values, quantity: str) -> float:
         """Value of a one-column quantity in a row; 0 if the row lacks it."""
         return row.get(self.spec.quantities[quantity].columns[0], 0.0)
+
+    def has(self, row: Values, quantity: str) -> bool:
+        """True if the row has a one-column quantity; a stage without a value did not run, a whole without one did."""
+        return self.spec.quantities[quantity].columns[0] in row
 
     def column(self, of: str) -> str:
         """The key column for a field of cells."""
@@ -189,7 +197,7 @@ class _Rules:
         """
         baseline = self.breakdown.select({**setting, **self.times.baseline})
         reference = self.breakdown.select({**setting, **self.cost.reference})
-        if not baseline or not reference:
+        if not all(self.has(row, "seconds:total") for row in (baseline, reference)):
             return None, ""
         match, name = match_of(cell, self.spec), f"Table {self.times.table}"
         if match and self.times.baseline.items() <= match.items():
