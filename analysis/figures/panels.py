@@ -73,7 +73,8 @@ def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours
         )  # a long line shows only isolated points as dots
         axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5, markevery=dots)
         if panel.smoothing is not None:
-            smooth = smoothed(line["reproduced"], panel.smoothing)
+            # Over the points alone, as in pages: steps without a value would count as time and repeat the last average.
+            smooth = smoothed(line.loc[known, "reproduced"], panel.smoothing).reindex(line.index)
             axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
         ends = line[["low", "high"]].clip(*shown)
         axis.fill_between(line.index, ends["low"], ends["high"], color=colour, alpha=0.15, linewidth=0)
