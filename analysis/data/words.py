@@ -39,6 +39,7 @@ class Words:
     def _with(self, unit: str) -> str:
         if not unit:
             return self.name
+        # `(steps 2 to 101, s)` instead of two brackets in a row.
         return f"{self.name[:-1]}, {unit})" if self.name.endswith(")") else f"{self.name} ({unit})"
 
 
@@ -148,10 +149,11 @@ NAMES = {
 }
 """Words of the quantities of a step or run by their names without a reduction."""
 
-ADDED = frozenset(
-    {"tokens_decoded", "tokens_verified", "tokens_reused", "rollouts", "updated", "rollout_seconds", "generation_seconds"}
+ADDED = (
+    *("tokens_decoded", "tokens_verified", "tokens_reused", "rollouts", "updated"),
+    *("rollout_seconds", "generation_seconds"),
 )
-"""Quantities of a step that add up over steps: their words alone mean the sum of a run, other reductions are per step."""
+"""Quantities of a step that add up: their words mean the sum over a run, and those of other reductions say per step."""
 
 REDUCED = {
     "first_epoch": "{} (epoch 1)",
@@ -261,4 +263,5 @@ def number(value: float) -> str:
 
 def with_minus(text: str) -> str:
     """The text with a true minus before numbers."""
+    # After a space or bracket only: names such as grpo-spec-l0.5 keep their hyphens.
     return re.sub(r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}", text)

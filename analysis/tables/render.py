@@ -107,6 +107,7 @@ def html(sheet: Sheet, base: Path, name: str = "", data: str = "") -> str:
     columns = []
     for i, title in enumerate(sheet.headers):
         slots = [line.slots[i] for line in sheet.lines]
+        # The longest interval of a column reserves its width, so that the values are aligned.
         spread, marks = max((slot.spread for slot in slots), key=len, default=""), any(slot.marked for slot in slots)
         columns.append({"title": title, "paper": sheet.papers[i], "spread": spread, "marks": marks})
     return TEMPLATES.get_template("table.html.j2").render(
@@ -130,6 +131,7 @@ def _details(slot: Slot, line: SheetRow, base: Path) -> dict[str, Any] | None:
     title = ", ".join(filter(None, (line.group, line.label)))
     paths = [Path(path) for each in (slot, *slot.bracketed) for path in str(each.cell["manifests"]).split()]
     links = [(" ".join(path.parent.parts[-2:]), Path(os.path.relpath(path, base)).as_posix()) for path in paths]
+    # A value and its speedup rest on the same runs, which are listed once.
     return {"title": title, "terms": found, "links": list(dict.fromkeys(links))}
 
 

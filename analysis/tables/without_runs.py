@@ -53,8 +53,10 @@ def as_printed(value: float, reported: float, decimals: int) -> str:
         return NOT_APPLICABLE
     if math.isnan(reported):
         return NOT_COMPARABLE
+    # A difference of infinities is NaN, and both never is agreement.
     if math.isinf(value) or math.isinf(reported):
         return AGREES if value == reported else DIFFERS
+    # Half a unit of the last printed digit; printed decimals are no binary fractions, hence the rest.
     return AGREES if abs(value - reported) <= 0.5 * 10**-decimals + 1e-9 else DIFFERS
 
 
@@ -83,6 +85,7 @@ def make_published(table: PublishedTable, reported: ReportedTable) -> pd.DataFra
     by_label = {(line.group, line.row.label): line for line in lines}
     records = []
     for line in lines:
+        # In the row's own group first, since groups have rows of the same labels.
         baseline = by_label.get((line.group, line.row.baseline or "")) or next(
             (other for other in lines if other.row.label == line.row.baseline), None
         )
@@ -144,6 +147,7 @@ def _ratio(before: float, after: float) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
+    # A target that one of the two never reached has no speedup.
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan
 
