@@ -270,6 +270,14 @@ def test_a_benchmark_or_role_that_the_preset_leaves_out_is_not_missing(name):
 # Stages
 
 
+def test_a_row_without_runs_is_not_run_also_where_the_preset_samples_none_of_its_benchmarks():
+    targets = [target.model_copy(update={"quantity": "accuracy:math500"}) for target in TARGETS.targets]
+    of_slow = Runs(*(frame[frame["cell"] == SLOW] for frame in (RUNS.runs, RUNS.steps, RUNS.scores)))
+    table, cells = made(TARGETS.model_copy(update={"targets": targets, "mean_row": False}), runs=of_slow)
+    shown = render.Sheet(table, table.columns, cells.reset_index())
+    assert (shown.extent, shown.not_run) == ("1 of 3 rows run", ["fast", "weak"])
+
+
 def test_stages_become_columns_with_the_reported_ones_of_the_vocabulary():
     table = StageTable(
         number=4,

@@ -452,7 +452,9 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
 
 def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
     if not cell.applicable:
-        return NOT_APPLICABLE
+        # A row without runs is missing in all columns: one of unsampled benchmarks alone would count as run.
+        name = cell.line.row.cell
+        return MISSING if name and name not in source.measured.runs.runs["cell"].to_numpy() else NOT_APPLICABLE
     relative = relation(cell.column)
     is_baseline = bool(relative) and cell.line.is_baseline
     corrected = family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan
