@@ -21,6 +21,7 @@ def measure(preset: str, paper: str) -> None:
     experiments, folder = Experiments(), Layout(preset).collected(paper)
     measured = Measuring(Runs.load(folder))
     resolved = resolve(experiments, paper, preset, measured.runs)
+    # Before `save`: these calls make the measurements that are written.
     family = family_of(TableSource(measured, no_reported(), resolved), experiments)
     ask_for_figures(measured, experiments, paper, preset)
     for cell in measured.runs.runs["cell"].unique():
@@ -39,6 +40,7 @@ def family_of(source: TableSource, experiments: Experiments) -> Family:
     whole = [expand(table, resolved.benchmarks, resolved.reported, resolved.preset) for table in declared]
     cells = [cell for table in whole for cell in tables.cells_of(table, source)]
     posed = claims.pose(experiments.claims(resolved.paper).claims, source.measured, resolved.paper_scale)
+    # One family for tables and claims: a number that both show has the same verdict.
     return Family([*tables.comparisons(cells, source), *claims.comparisons(posed)], source.measured.runs.blocks)
 
 

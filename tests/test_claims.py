@@ -382,6 +382,7 @@ def test_between_the_ends_and_where_one_side_is_away_from_them_claims_are_decide
     assert judged(kept(A, FULL), ends)["verdict"] == CONTRADICTED
     assert judged(kept(D, E), ends)["verdict"] == REPRODUCED, "40 % is no end"
     assert judged(kept(LITTLE, A, expected="above", threshold=0.0), ends)["verdict"] == REPRODUCED, "1 % against 0 %"
+    assert judged(kept(FULL, LITTLE, "sum:reward"), ends)["verdict"] == REPRODUCED, "a sum of shares has no ceiling"
     of_tokens = judged(ratio(B, A, "below", 1.0), runs)
     assert "at an end of the scale" not in of_tokens["evidence"]
     nothing = Pairs(

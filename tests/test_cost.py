@@ -116,6 +116,30 @@ def test_storage_follows_from_parameters_and_the_paper_s_token_counts(costs):
     assert costs["8b-grpo-vanilla"].drafts == 0
 
 
+def test_a_draft_is_as_large_as_the_top_distribution_that_is_kept_with_it(experiments, costs, tmp_path):
+    cell = experiments.cell("spec_rl/8b-grpo-spec-l0.5")
+    changed = type(cell).model_validate(cell.model_dump() | {"name": "block", "reuse": {"kind": "block", "top": 32}})
+    resolved = Experiments(ROOT)
+    resolved.cell = lambda _: changed
+    (found,) = cost.costs_of([changed], resolved, experiments.preset("paper"), Layout("paper", tmp_path))
+    assert found.drafts == pytest.approx(costs["8b-grpo-spec-l0.5"].drafts * (12 + 32 * 8) / 12)
+
+
+def test_hours_that_the_paper_leaves_out_follow_from_its_seconds_and_are_not_0(costs, tmp_path):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    folder = tmp_path / "experiments/spec_rl"
+    table, declared = folder / "reported/table04.csv", folder / "reported.yaml"
+    start = "qwen3-1.7b-base,deepmath-6k,grpo,vanilla,,,,end_to_end_h"
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(line for line in lines if not line.startswith(start)))
+    declared.write_text(re.sub(rf"\b4: {len(lines) - 1}\b", f"4: {len(lines) - 2}", declared.read_text()))
+    experiments = Experiments(tmp_path)
+    found = cell_costs(experiments, experiments.preset("paper"), Layout("paper", tmp_path), extras=False)
+    (line,) = [c for c in found if c.cell == "grpo-vanilla"]
+    assert line.hours == pytest.approx(table4("total_s") * 90 / 3600)
+    assert line.source == "Table 4 s/step × 90 steps"
+
+
 FACTORS = {
     "epochs": (2, 2, 2),
     "group_size": (2, 2, 2),
@@ -347,6 +371,11 @@ def test_storage_and_devices_are_those_of_finished_runs_too(experiments, tmp_pat
     lines = {c.cell: c for c in cost.costs_of(cells, experiments, experiments.preset("paper"), layout)}
     measured, estimated = lines["grpo-vanilla"], lines["grpo-spec-l0.5"]
     assert (measured.hours, measured.device_hours) == (3.0, 3 * (2.0 * 4 + 4.0 * 8) / 2)
+    preset = experiments.preset("paper")
+    assert "60 GPU-hours" in cost.training_line(["spec_rl/grpo-vanilla"] * 3, experiments, preset, layout)
+    finished(experiments, layout, "ar3po/32b-dapo", 0, hours=2.0, stored=10_000)
+    (large,) = cost.costs_of([experiments.cell("ar3po/32b-dapo")], experiments, preset, layout)
+    assert large.device_hours == large.runs * 2.0 * 2 * 8, "two nodes of eight GPUs"
     assert measured.stored == 60_000
     assert measured.source == measured.stored_source == "measured (2 of 3 runs)"
     assert estimated.stored == estimated.policies + estimated.rollouts + 3 * 2 * estimated.drafts

@@ -73,9 +73,11 @@ def test_scores_of_an_older_kind_have_rows_too():
 
 def test_two_graders_stand_side_by_side(tmp_path):
     manifests = [tmp_path / f"a/seed{seed}/manifest.json" for seed in (0, 1)]
-    runs = Runs(pd.DataFrame({"manifest": [str(file) for file in manifests]}), NOTHING, NOTHING)
+    other = tmp_path / "other/a/seed0/manifest.json"
+    of_cells = {"cell": ["a", "a", "other/a"], "manifest": [str(file) for file in (*manifests, other)]}
+    runs = Runs(pd.DataFrame(of_cells), NOTHING, NOTHING)
     assert graders(runs) == []
-    for seed, file in enumerate(manifests):
+    for seed, file in enumerate([*manifests, other]):
         metrics = [
             {"step": step, "metric": "prompt_level_strict_acc", "lm_eval": 0.5 + 0.1 * seed, "lighteval": 0.5}
             for step in (5, 10)
@@ -85,5 +87,6 @@ def test_two_graders_stand_side_by_side(tmp_path):
         )
     write_json(tmp_path / "b/seed0/ifeval.json", {"metrics": "of a run that was not collected"})
     assert graders(runs) == [
-        {"cell": "a", "metric": "prompt_level_strict_acc", "lm_eval": 0.55, "lighteval": 0.5, "differ": 2}
+        {"cell": "a", "metric": "prompt_level_strict_acc", "lm_eval": 0.55, "lighteval": 0.5, "differ": 2},
+        {"cell": "other/a", "metric": "prompt_level_strict_acc", "lm_eval": 0.7, "lighteval": 0.5, "differ": 1},
     ]

@@ -140,10 +140,12 @@ def test_the_first_reuse_is_the_first_step_of_a_line_s_second_epoch():
     assert not figure_data(FIGURES[4], made_up({"grpo-vanilla": 2}), paper_scale=False)["first_reuse"].any()
 
 
+ENTROPY = {"quantity": "entropy", "title": "H", "cells": ["c"]}
+
+
 def test_a_quantity_that_an_algorithm_lacks_has_no_points_and_one_of_some_steps_has_gaps():
     kl = {"quantity": "kl", "title": "KL", "cells": ["a", "b", "c"], "log": True}
-    entropy = {"quantity": "entropy", "title": "H", "cells": ["c"]}
-    figure = Figure(number=5, title="t", x="step", panels=[kl, entropy])
+    figure = Figure(number=5, title="t", x="step", panels=[kl, ENTROPY])
 
     def null(cell, number, **_):
         return {"kl": math.nan} if cell == "b" else {"entropy": math.nan} if cell == "c" and number in (1, 3) else {}
@@ -158,6 +160,19 @@ def test_a_quantity_that_an_algorithm_lacks_has_no_points_and_one_of_some_steps_
     assert texts(axes[0]) == [], "b was run, and measures no KL"
     assert list(axes[1].lines[0].get_xdata()) == [*range(1, 7)], "the axis shows the data as they are"
     assert np.isnan(axes[1].lines[0].get_ydata()).tolist() == [False, True, False, True, False, False]
+    plt.close("all")
+
+
+def test_a_smoothed_line_is_over_the_steps_that_have_a_value():
+    """Steps 2 and 4 have none: the moving average of 1, 3, 5 and 6 at a weight of one half."""
+    figure = Figure(number=5, title="t", x="step", panels=[{**ENTROPY, "smoothing": 0.5}])
+
+    def rising(cell, number, **_):
+        return {"entropy": math.nan if number in (1, 3) else number + 1.0}
+
+    data = figure_data(figure, made_up({"c": 2}, change=rising), paper_scale=False)
+    smooth = plot(figure, data).axes[0].lines[1].get_ydata()
+    assert smooth == pytest.approx([1.0, math.nan, 2.0, math.nan, 3.5, 4.75], nan_ok=True)
     plt.close("all")
 
 

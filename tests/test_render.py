@@ -137,6 +137,12 @@ def test_the_copied_csv_holds_each_number_in_a_cell_of_its_own(whole):
     ]
 
 
+def test_the_copied_csv_has_all_columns_of_one_title():
+    other = TOKENS.model_copy(update={"name": "other"})
+    made = sheet([cell("a", "tokens", 1.0), cell("a", "other", 2.0)], (TOKENS, other))
+    assert render.csv(made) == "row,Tokens_(M),Tokens_(M)\na,1.00,2.00\n"
+
+
 def test_the_copied_texts_are_those_of_the_files(whole):
     page = render.html(whole, Path("results"))
     copied = dict(re.findall(r'<textarea hidden readonly id="table3-(\w+)">\n(.*?)</textarea>', page, re.DOTALL))

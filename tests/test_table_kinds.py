@@ -126,6 +126,9 @@ def test_the_first_hour_and_the_first_step_at_which_a_target_is_reached():
     assert by_seed(RUNS, "steps_to:30:accuracy:all", FAST) == {0: 2.0, 1: 2.0}
     assert by_seed(RUNS, "steps_to:41:accuracy:all", SLOW) == {0: math.inf, 1: 6.0}, "the second seed has one more"
     assert by_seed(RUNS, "hours_to:10:accuracy:all", SLOW)[0] == 0.0, "the initial policy is there at once"
+    two = [RUNS.scores.assign(total=500, correct=k, benchmark=name) for name, k in (("a", 3), ("b", 489))]
+    mean = replace(RUNS, scores=pd.concat(two))
+    assert by_seed(mean, "steps_to:49.2:accuracy:all", SLOW)[0] == 0.0, "0.6 % and 97.8 % are 98.4 % together"
     assert by_seed(RUNS, "steps_to:0.3:reward", SLOW)[0] == 4.0, "at the end of the fourth step"
     assert by_seed(RUNS, "steps_to:0.3:reward", SLOW, at=3)[0] == math.inf
 
@@ -267,6 +270,14 @@ def test_a_benchmark_or_role_that_the_preset_leaves_out_is_not_missing(name):
 # Stages
 
 
+def test_a_row_without_runs_is_not_run_also_where_the_preset_samples_none_of_its_benchmarks():
+    targets = [target.model_copy(update={"quantity": "accuracy:math500"}) for target in TARGETS.targets]
+    of_slow = Runs(*(frame[frame["cell"] == SLOW] for frame in (RUNS.runs, RUNS.steps, RUNS.scores)))
+    table, cells = made(TARGETS.model_copy(update={"targets": targets, "mean_row": False}), runs=of_slow)
+    shown = render.Sheet(table, table.columns, cells.reset_index())
+    assert (shown.extent, shown.not_run) == ("1 of 3 rows run", ["fast", "weak"])
+
+
 def test_stages_become_columns_with_the_reported_ones_of_the_vocabulary():
     table = StageTable(
         number=4,
@@ -347,6 +358,14 @@ def test_a_replay_takes_the_first_time_and_agrees_with_what_is_printed_so(curves
     fast = next(line for line in shown.splitlines() if line.startswith("| fast "))
     assert [part.strip() for part in fast.split("|")[2:4]] == ["0.5 (3.0 ×)", "0.6 (2.5 ×)"]
     assert "no data" in shown
+
+
+def test_a_replayed_time_is_judged_by_the_decimals_of_its_target(curves):
+    low, high = CURVES.targets
+    table = CURVES.model_copy(update={"targets": [low.model_copy(update={"decimals": 0}), high]})
+    printed = {"vanilla": {"low": 2.0}, "speculative": {"low": 1.0}}
+    assert replayed(**printed).loc[("slow", "low"), "verdict"] == "differs", "1.5 hours"
+    assert replayed(table, **printed).loc[("slow", "low"), "verdict"] == "agrees"
 
 
 def test_without_their_folder_a_replay_has_no_data(tmp_path, monkeypatch):
@@ -648,6 +667,8 @@ def test_a_table_of_budgets_says_what_is_spent_and_bought():
     assert cells.loc[("fast", "tokens_difference"), "reproduced"] == 25.0
     assert cells.loc[("slow", "tokens_difference"), "verdict"] == "baseline"
     assert cells.loc[("weak", "seconds_difference"), "reproduced"] == -12.0
+    titles = [column.title for column in expand(BUDGETS, BENCHMARKS).columns]
+    assert len(set(titles)) == len(titles) == 6
 
 
 def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
@@ -659,6 +680,8 @@ def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
         "below slow: weak. This is for those who pay for tokens."
     )
     assert "above slow: fast; indistinguishable from slow: weak. This is for those in a hurry." in second
+    cells.loc[("weak", "tokens_accuracy"), "reproduced"] = 50.5
+    assert "At equal tokens, fast and weak are highest with 50.5 %." in budget_verdicts(table, cells.reset_index())[0]
 
 
 @pytest.mark.parametrize("end", [0.0, 100.0])
@@ -680,6 +703,16 @@ def test_what_runs_spend_may_be_an_axis():
     assert tokens.index.tolist() == pytest.approx([0.0, 0.004, 0.008, 0.012])
     assert tokens[0].tolist() == [10.0, 20.0, 30.0, 40.0]
     assert over_time(RUNS, "accuracy:all", FAST, "hours").index.tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+def test_a_point_over_what_was_spent_is_where_the_seeds_are_that_have_its_value():
+    """The second seed takes twice the time and is evaluated after other steps, as by training steps under DAPO."""
+    steps, scores = RUNS.steps.copy(), RUNS.scores.copy()
+    steps.loc[steps["seed"] == 1, "seconds.total"] *= 2
+    scores.loc[(scores["seed"] == 1) & scores["step"].isin([2, 4]), "step"] += 1
+    apart = over_time(replace(RUNS, steps=steps, scores=scores), "accuracy:all", FAST, "hours")
+    assert apart[0].dropna().to_dict() == {0.0: 10, 2.0: 30, 4.0: 40, 9.0: 50}, "both have values after six steps"
+    assert apart[1].dropna().to_dict() == {0.0: 11, 6.0: 31, 10.0: 41, 9.0: 51}
 
 
 def test_seconds_have_no_verdict_where_equal_work_took_unequal_time_and_nothing_without_an_interval():

@@ -11,7 +11,12 @@ from redraft.config import Experiments
     ("quantity", "text", "theme"),
     [
         ("tokens_decoded", "decoded tokens", "Tokens and responses"),
-        ("mean@2-101:generation_seconds", "generation time (steps 2 to 101, s)", "Time"),
+        ("mean@2-101:generation_seconds", "generation time per step (steps 2 to 101, s)", "Time"),
+        ("sum@2-101:generation_seconds", "generation time (steps 2 to 101, s)", "Time"),
+        ("sum@1-9:seconds.rollout", "rollout time (steps 1 to 9, s)", "Time"),
+        ("sum:seconds.total", "training time (s)", "Time"),
+        ("reuse_epochs:tokens_decoded", "decoded tokens per step (from epoch 2)", "Tokens and responses"),
+        ("steps_to:0.5:reward", "steps to 0.5 reward", "Time"),
         ("seconds:update_actor", "policy-update time per step (s)", "Time"),
         ("reuse_epochs:seconds.total", "step time (from epoch 2, s)", "Time"),
         ("accuracy:all", "mean accuracy (%)", "Accuracy"),

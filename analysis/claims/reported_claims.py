@@ -156,12 +156,14 @@ def _source(tables: ReportedTables, cells: list[str]) -> ReportedValues:
     if not speedup:
         return ReportedValues(tables)
     seconds = tables.spec.quantities[speedup.quantity].columns[0]
+    # Never a mixture: seconds of one cell cannot be compared with another's multiples of a baseline.
     reported = [cell for cell in cells if tables.row(cell, speedup.column)]
     return ReportedValues(tables, as_speedup=not all(tables.row(cell, seconds) for cell in reported))
 
 
 def _holds(part: Comparison) -> bool:
     beyond = part.values[0] - part.threshold if part.expected == "above" else part.threshold - part.values[0]
+    # Printed decimals are no binary fractions: 16.1 - 15.1 is above 1.
     tolerance = ROUNDING * max(abs(part.threshold), 1.0)
     return beyond > tolerance or (part.tie and beyond >= -tolerance)
 
@@ -188,10 +190,12 @@ def _printed(printed: Printed, parts: list[Comparison], tables: ReportedTables) 
     low, high, tolerance = printed.limits
     tolerance += ROUNDING * max(abs(low), abs(high), 1.0)
     agrees = low - tolerance <= min(values) and max(values) <= high + tolerance
+    # A range that is only enclosed may be wider than what the tables show.
     if printed.ends:
         agrees = agrees and min(values) <= low + tolerance and max(values) >= high - tolerance
     unit = " % fewer" if printed.fewer else {1e6: " million", 0.01: " %"}.get(printed.scale, "")
     in_unit = [100 * (1 - value) if printed.fewer else value / printed.scale for value in (min(values), max(values))]
+    # As many digits as the paper prints, or a difference in its last one would not be seen.
     digits = max(4, len(re.sub(r"\D", "", printed.number.partition("–")[2] or printed.number)))
     given = " to ".join(f"{value:.{digits}g}{unit}" for value in sorted(set(in_unit)))
     text = f"the paper prints {printed.number}{unit}{_what(printed)}, its tables give {given}"
@@ -218,6 +222,7 @@ def _own_values(printed: Printed, tables: ReportedTables) -> list[float]:
     cells = [printed.cell, printed.baseline] if printed.baseline else [printed.cell]
     source = _source(tables, cells)
     speedup = tables.spec.speedup
+    # The inverse of a speedup is no number of seconds.
     if speedup and printed.quantity == speedup.quantity and not printed.baseline and source.as_speedup:
         return []
     found = [source.values(printed.quantity, cell) for cell in cells]

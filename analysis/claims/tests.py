@@ -170,9 +170,12 @@ def _sides(label: str, values: BySeed, test: Compare | Pairs, bound: str) -> lis
     """One part, or two where a value should lie within a distance of the neutral one."""
     neutral, is_ratio = NEUTRAL[test.relative], test.relative in RATIOS
     if test.expected != "within":
+        # A threshold on the other side of “no effect” is a tolerance (at most a point below), met by a value on it. On
+        # the expected side it is an effect, which must be exceeded.
         tolerance = test.threshold < neutral if test.expected == "above" else test.threshold > neutral
         return [Comparison(label, values, test.expected, test.threshold, tolerance, bound, is_ratio)]
     return [
+        # An equivalence test: the interval must lie between both limits, since “not significant” is not “equal”.
         Comparison(label, values, "above", neutral - test.threshold, True, bound, is_ratio),
         Comparison(label, values, "below", neutral + test.threshold, True, bound, is_ratio),
     ]
@@ -240,6 +243,7 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
         others = len(found) - 1
         label = f"{_related(test, *next(iter(found)))}, mean over this and {others} similar pair{'s' * (others > 1)}"
         seeds = sorted(set.intersection(*(set(values) for values in found.values())))
+        # Arithmetic over pairs, as papers' averages of speedups are; over seeds ratios are averaged by logarithms.
         means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}
         return _all(_sides(label, means, test, _bound_of_pairs(test, found, source, _margin(test))), absent, on)
     parts = [
@@ -280,6 +284,7 @@ def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
         return _unanswerable(test, absent)
     parts = [
         _difference(f"{later} minus {earlier}", test.quantity, found[later], found[earlier], SIDE[test.expected])
+        # Neighbours among the cells that were run: one without runs is left out, and those around it are compared.
         for earlier, later in itertools.pairwise(found)
     ]
     path = " → ".join(f"{number(estimate(values).mean)} ({cell})" for cell, values in found.items())
@@ -308,6 +313,7 @@ def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
     parts = [
         Comparison(
             f"difference from that of {_pair(test, *pair)}",
+            # A difference of two ratios may be negative, so it is not tested by logarithms.
             paired(own, values, "difference"),
             SIDE[test.expected],
             0.0,
@@ -341,8 +347,10 @@ def _correlation(test: Correlation, source: ValueSource) -> ComparisonSet:
     if len(pairs) < FEWEST:
         return _unanswerable(test, missing)
     values = {}
+    # One coefficient a seed and a test over seeds: the pairs of a seed share its problems and initial policy.
     for seed in sorted(set.intersection(*(set(each[pair]) for each in (first, second) for pair in pairs))):
         ranked = stats.spearmanr(*([each[pair][seed] for pair in pairs] for each in (first, second)))[0]
+        # Values that are all equal have no ranks.
         if not math.isnan(ranked):
             values[seed] = float(ranked)
     relations = zip((test.quantity, test.other), (test.relative, test.other_relative or test.relative), strict=True)
@@ -389,6 +397,7 @@ def _fluctuation(test: Fluctuation, source: ValueSource) -> ComparisonSet:
     label = f"largest fall of {quantity} between successive evaluations, {test.cell} minus {test.baseline}"
     values = paired(falls[test.cell], falls[test.baseline], "difference")
     absent = [cell for cell, fall in falls.items() if not fall]
+    # Over all policies: a curve that only begins at 0 may fall later.
     bound = bound_of([test.quantity], [dict(enumerate(each)) for path in paths.values() for each in path.values()])
     return _all([Comparison(label, values, "above", 0.0, bound=bound)], absent or ([] if values else list(falls)))
 

@@ -69,6 +69,7 @@ class Compared:
 
     def verdict(self, p: float) -> str:
         """On which side of the threshold the part lies, if `p` is significant."""
+        # Not `p > LEVEL`: without a test p is NaN, which decides nothing.
         if not p <= LEVEL:
             return INCONCLUSIVE
         above = self.found.mean > self.part.threshold
@@ -110,6 +111,7 @@ def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list
 def comparisons(posed: Iterable[ClaimOnRuns]) -> Iterator[tuple[BySeed, float, bool]]:
     """Values and threshold of every part of the claims that can be decided, and whether the values are ratios."""
     parts = (part for each in posed if each.counts for part in each.comparisons.parts)
+    # A comparison that no result could decide would only weaken the correction of the others.
     return ((part.values, part.threshold, part.is_ratio) for part in parts if not part.bound)
 
 
@@ -132,6 +134,7 @@ def judge(
     posed, runs = pose(claims, measured, paper_scale), measured.runs
     family = family or Family(comparisons(posed), runs.blocks)
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
+    # Claims may have the same test; later ones then point to the first, and totals count it once.
     first: dict[str, str] = {}
     return [
         _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))
@@ -166,6 +169,7 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
     comparisons = posed.comparisons
     if not comparisons.answerable:
         unmeasured = posed.undecidable if isinstance(posed.claim.test, Unmeasured) else None
+        # Apart, since more runs help the first kind only.
         without_runs = [cell for cell in comparisons.absent if cell not in manifests]
         without_value = [cell for cell in comparisons.absent if cell in manifests]
         missing = f"missing: {'; '.join(without_runs)}" if without_runs else ""
@@ -177,6 +181,7 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
         Compared(p, found, math.nan if p.bound else found.p_value(p.threshold))
         for p, found in zip(comparisons.parts, estimates, strict=True)
     ]
+    # Sides without correction first: the evidence says which verdicts the correction takes back.
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
     evidence = comparisons.summary + _sentence(parts, before, posed.claim.printed_of_test) + _bounded(comparisons.parts)
@@ -188,6 +193,7 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
         math.nan if part.bound else family.corrected(part.values, part.threshold, part.is_ratio)
         for part in comparisons.parts
     ]
+    # By the same sides, so that both p-values are of the comparison that the verdict depends on.
     _, p_corrected = overall(comparisons, sides, adjusted)
     after, _ = overall(comparisons, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
@@ -215,6 +221,7 @@ def _plotted(compared: Compared) -> dict[str, Any]:
     """What a plot of a part shows: its mean with the interval that decides, the threshold, and the asserted side."""
     part, interval = compared.part, compared.found.interval
     values = {"mean": compared.found.mean, "low": interval.low, "high": interval.high}
+    # JSON has neither NaN nor infinity.
     finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
     return {"label": part.label, "expected": part.expected, "threshold": part.threshold} | finite
 
@@ -225,11 +232,13 @@ def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[floa
     That is the largest of the parts that must hold; for a contradicted claim, the largest of the fewest parts that
     contradict it; for one that is neither, the largest it would have needed.
     """
+    # If so many are on the other side, too few are left to hold.
     enough = comparisons.total - comparisons.needed + 1
     for verdict, needed in ((REPRODUCED, comparisons.needed), (CONTRADICTED, enough)):
         ps = sorted(p for p, v in zip(p_values, verdicts, strict=True) if v == verdict)
         if len(ps) >= needed:
             return verdict, ps[needed - 1]
+    # NaN compares with nothing, so that plain sorting would leave it anywhere.
     ps = sorted(p_values, key=lambda p: (math.isnan(p), p))
     return INCONCLUSIVE, ps[min(comparisons.needed, len(ps)) - 1]
 

@@ -80,11 +80,13 @@ def wanted(experiments: Experiments, preset: Preset, targets: Sequence[str]) -> 
     for target in targets or ["reproduction"]:
         for cell in _wanted(experiments, preset, target):
             cells = found.setdefault(cell.paper, [])
+            # Targets may overlap, and a run is paid once.
             cells += [] if cell in cells else [cell]
     return found
 
 
 def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]:
+    # Papers first: a grid of the same name is named by `paper/grid`.
     if target in experiments.papers:
         return experiments.cells(target, experiments.grids(target, beyond_paper=False))
     if target == "reproduction":
@@ -120,6 +122,7 @@ def costs_of(
 
     `timed` is the mean wall time (seconds) of the preset's runs on another machine, for cells without any other source.
     """
+    # A preset may lack models or data of a cell, which then has no run.
     known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
     estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.home for cell in known}}
     elsewhere = (timed, timed_source)
@@ -134,6 +137,7 @@ def _cell_cost(
     estimates: Estimates,
     elsewhere: tuple[float | None, str],
 ) -> CellCost:
+    # Estimates are of the first seed, since seeds differ in nothing that costs.
     runs = [experiments.run_of(cell, seed, preset.name) for seed in experiments.seeds(cell, preset)]
     storage, count = estimates.storage(cell, runs[0], len(runs)), len(runs)
     fresh = runs[0].trainer.fresh_samples / runs[0].trainer.group_size
@@ -143,6 +147,7 @@ def _cell_cost(
         return CellCost(cell.name, count, hours, device_hours * count, *storage, source, stored * count, source, fresh)
     estimated, source = estimates.hours(cell, runs[0])
     timed, timed_source = elsewhere
+    # Only where the paper gives no hours: another machine's mean knows nothing of the cell.
     if estimated is None and timed is not None:
         estimated, source = timed / 3600, timed_source
     total = None if estimated is None else estimated * devices(preset) * count
@@ -157,12 +162,13 @@ def training_line(cell_ids: Sequence[str], experiments: Experiments, preset: Pre
     """One line with the cost of training runs, given by their cells; empty if no hours are known."""
     counts = Counter(cell_ids)
     found = costs_of([experiments.cell(cell) for cell in counts], experiments, preset, layout)
-    known = [cost.hours * count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is not None]
-    unknown = sum(count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is None)
+    pairs = list(zip(found, counts.values(), strict=True))
+    known = [cost.device_hours / cost.runs * count for cost, count in pairs if cost.device_hours is not None]
+    unknown = sum(count for cost, count in pairs if cost.device_hours is None)
     if not known:
         return ""
     rest = f", and {unknown} runs of unknown hours" if unknown else ""
-    return f"training: {sum(known) * devices(preset):,.0f} {unit(preset)} by `redraft cost`{rest}"
+    return f"training: {sum(known):,.0f} {unit(preset)} by `redraft cost`{rest}"
 
 
 def unit(preset: Preset) -> str:
@@ -176,10 +182,12 @@ def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> tuple[flo
     if not (folder / "manifest.json").exists():
         return None
     manifest = read_manifest(folder / "manifest.json", "fingerprint", "seconds")
+    # The time of another configuration is no measurement of this one.
     if manifest["fingerprint"] != run_fingerprint(run):
         return None
     engine = manifest.get("configuration", {}).get("engine", {})
-    run_devices = engine.get("gpus", 0) or (engine.get("threads") if engine else None) or devices(preset)
+    gpus = engine.get("gpus", 0) * engine.get("nodes", 1)  # `gpus` is per node
+    run_devices = gpus or (engine.get("threads") if engine else None) or devices(preset)
     stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     hours = manifest["seconds"] / 3600
     return hours, hours * run_devices, stored
@@ -225,6 +233,7 @@ def part_costs(costs: Iterable[CellCost], needed: dict[str, list[str]]) -> list[
 
 def total(costs: Iterable[CellCost]) -> float | None:
     """Sum of known GPU- or core-hours; None if there are cells and none is known."""
+    # Sorted, since cells come from sets and the last bits of a sum depend on its order.
     hours = [cost.device_hours for cost in sorted(costs, key=lambda cost: cost.cell)]
     known = [each for each in hours if each is not None]
     return sum(known) if known or not hours else None
@@ -237,5 +246,6 @@ def wall_hours(costs: list[CellCost], preset: Preset, available: int) -> float |
     """
     if not (together := available // devices(preset)):
         return None
+    # No schedule is shorter than its longest run.
     runs = [cost.hours for cost in costs if cost.hours is not None for _ in range(cost.runs)]
     return max([sum(runs) / together, *runs], default=0.0)

@@ -76,6 +76,7 @@ def write_csv(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         writer = csv.writer(handle, lineterminator="\n")
         rows = list(rows)
         writer.writerow(rows[0] if rows else COLUMNS)
+        # Ten digits: the last ones of a sum of floats depend on its order.
         writer.writerows([f"{v:.10g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
 
 
@@ -92,6 +93,7 @@ def tables(costs: list[CellCost], lines: list[PartCost], preset: Preset, *, wide
 
 def _narrow(costs: list[CellCost], preset: Preset) -> str:
     """Cells with hours and storage; letters refer to a list of sources."""
+    # Letters, so that the table fits into 80 columns.
     letters = {source: _letter(i) for i, source in enumerate(dict.fromkeys(map(_sources, costs)))}
     rows = [
         [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.stored), letters[_sources(c)]]
@@ -167,6 +169,7 @@ def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
 def _left_out(costs: list[CellCost], preset: Preset, hardware: str | None) -> list[str]:
     if not preset.paper_scale or hardware is None:
         return ["Evaluation is not counted. Hours are those of training, from the source beside them."]
+    # Cells may sample other numbers of fresh responses or have other group sizes.
     shares = " or ".join(f"{share:.1%}" for share in sorted({cost.fresh_share for cost in costs}))
     return [
         "Not counted: evaluation, whose hours the paper does not report; checkpoints but for their draft stores, where "

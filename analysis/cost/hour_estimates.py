@@ -28,6 +28,8 @@ ROLLOUT_BYTES = 8
 """Bytes of a token of a saved rollout before compression: token and step of sampling."""
 DRAFT_BYTES = 12
 """Bytes of a token of a draft in memory: token, log-probability and step."""
+TOP_BYTES = 8
+"""Bytes of each token of its top distribution, if the method keeps one: token and log-probability."""
 
 EVALUATION = {"evaluate_every", "evaluation_clock"}
 """Trainer settings that do not change a step."""
@@ -66,22 +68,26 @@ class Estimates:
         spec, folder = experiments.reported(paper), experiments.folder_of(paper)
         if not spec or not spec.cost or not spec.times:
             return cls(preset)
+        # Only these are read, and one that is not transcribed yet is left out.
         numbers = {spec.times.table, *spec.cost.speedups, *spec.cost.lengths}
         files = {number: folder / "reported" / f"table{number:02d}.csv" for number in numbers}
         tables = {n: read_reported(folder, n, spec) for n, file in files.items() if file.exists()}
         if spec.times.table not in tables:
             return cls(preset)
+        # The paper's trainer without what any cell changes, as the reference of a step's work.
         unchanged = experiments.cells(paper)[0].model_copy(update={"trainer": {}, "trainer_factors": {}})
         stated = trainer_of(experiments.trainer_settings(unchanged, preset))
         return cls(preset, _Rules(preset, spec, stated, spec.cost, spec.times, tables))
 
     def hours(self, cell: Cell, run: Run) -> tuple[float | None, str]:
         """Wall hours of one run and the name of the rule; None if the tables have no basis for an estimate."""
+        # The paper's seconds are of its models on its GPUs.
         if not self.preset.paper_scale or not (rules := self.rules):
             return None, UNKNOWN
         if (scale := rules.scale(cell)) is None:
             return None, "unknown: the paper has no such model, and its parameters are not known"
-        if row := rules.printed(cell, scale.model):
+        row = rules.printed(cell, scale.model)
+        if rules.has(row, "hours"):
             return rules.value(row, "hours") * scale.factor, f"Table {rules.times.table}{scale.note}"
         setting, stand_in = rules.setting(cell, scale.model)
         seconds, rule = rules.seconds_a_step(cell, setting)
@@ -97,13 +103,15 @@ class Estimates:
         if not (rules := self.rules):
             return None, None, None
         size = rules.parameters(cell.model)
+        # Lengths of responses are those of the paper's models and data; sizes of models are known at any scale.
         length = rules.length(cell, run.trainer) if self.preset.paper_scale else None
         policies = None if size is None else size * WEIGHT_BYTES * run.most_evaluations * runs
         if length is None:
             return policies, None, None
         group = run.trainer.group_size
         rollouts = run.steps * run.trainer.prompts_per_step * group * length * ROLLOUT_BYTES * runs
-        drafts = run.data.size * group * length * DRAFT_BYTES * float(run.reuse.retention.visits)
+        kept = run.reuse.retention
+        drafts = run.data.size * group * length * (DRAFT_BYTES + TOP_BYTES * kept.top) * float(kept.visits)
         return policies, rollouts, drafts
 
 
@@ -130,6 +138,10 @@ class _Rules:
         """Value of a one-column quantity in a row; 0 if the row lacks it."""
         return row.get(self.spec.quantities[quantity].columns[0], 0.0)
 
+    def has(self, row: Values, quantity: str) -> bool:
+        """True if the row has a one-column quantity; a stage without a value did not run, a whole without one did."""
+        return self.spec.quantities[quantity].columns[0] in row
+
     def column(self, of: str) -> str:
         """The key column for a field of cells."""
         return next(name for name, column in self.spec.key.items() if column.of == of)
@@ -147,6 +159,7 @@ class _Rules:
         if cell.model in models:
             return Scale(cell.model)
         known = {role: size for role in (cell.model, *models) if (size := self.parameters(role))}
+        # The size of the cell's model, or of a model of the times, is not declared.
         if len(known) <= len(models):
             return None
         nearest = max(models, key=lambda role: known[role])
@@ -161,6 +174,7 @@ class _Rules:
     def printed(self, cell: Cell, model: str) -> Values:
         """The row of a cell in the table of times; empty if it has none or its trainer is changed."""
         match = match_of(cell, self.spec)
+        # A printed time is of the printed trainer; evaluation alone does not change a step.
         if match is None or (cell.trainer | cell.trainer_factors).keys() - EVALUATION:
             return {}
         return self.breakdown.select(match | {self.column("model"): model})
@@ -174,6 +188,7 @@ class _Rules:
 
     def _plain(self, cell: Cell) -> dict[str, str]:
         """Key columns of a cell, also if the paper does not report such cells."""
+        # Without names each value is its own name, so that cells that the paper lacks have key columns too.
         unnamed = {name: column.model_copy(update={"names": {}}) for name, column in self.spec.key.items()}
         return match_of(cell, self.spec.model_copy(update={"key": unnamed})) or {}
 
@@ -189,7 +204,7 @@ class _Rules:
         """
         baseline = self.breakdown.select({**setting, **self.times.baseline})
         reference = self.breakdown.select({**setting, **self.cost.reference})
-        if not baseline or not reference:
+        if not all(self.has(row, "seconds:total") for row in (baseline, reference)):
             return None, ""
         match, name = match_of(cell, self.spec), f"Table {self.times.table}"
         if match and self.times.baseline.items() <= match.items():
@@ -200,6 +215,7 @@ class _Rules:
             overhead = self.value(reference, "seconds:assembly")
             overhead += 0.0 if unverified else self.value(reference, "seconds:verification")
             rollout = self.value(baseline, "seconds:rollout")
+            # The printed speedup is of rollouts alone, so the other stages stay the baseline's.
             rest = self.value(baseline, "seconds:total") - rollout
             return rest + rollout / speedup + overhead, f"{name} × Table {number} speedup"
         return self.value(reference, "seconds:total"), f"{name} s/step of {self.cost.reference_name}"
@@ -233,6 +249,7 @@ class _Rules:
                 row = table.rows[found] if found else {}
                 done = table.steps_done(found) if found else None
                 if tokens and done and tokens.columns[0] in row:
+                    # The table's own step, since some tables end before the run does.
                     rollouts = done * self.stated.prompts_per_step * self.stated.group_size
                     return row[tokens.columns[0]] * tokens.scale / rollouts * limit
         return None

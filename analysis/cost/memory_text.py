@@ -42,6 +42,7 @@ def memory_rows(runs: Iterable[Run]) -> list[Row]:
             "faults": found.faults,
         }
         before = rows.get(run.model_role)
+        # The larger of the two peaks decides whether a run fits.
         if before is None or max(row["rollout"], row["update"]) > max(before["rollout"], before["update"]):
             rows[run.model_role] = row
     return list(rows.values())

@@ -71,8 +71,10 @@ class Runs:
         """
         records = self.steps.assign(step=self.steps["training_step"] - self.steps["updated"].astype(int))
         key = ["cell", "seed", "step"]
+        # A policy is named by the generation steps that it has done, one more than the number of its last record.
         done = self.steps[[*key, "training_step"]].assign(step=self.steps["step"] + 1)
         counted = self.scores.merge(done, on=key, how="left").sort_values("step", kind="stable")
+        # The initial policy has done no step, so no record matches it.
         scores = counted.assign(step=counted["training_step"].fillna(0).astype(int)).drop(columns="training_step")
         return Runs(self.runs, records, scores.drop_duplicates([*key, "benchmark"]))
 
@@ -122,6 +124,7 @@ class Runs:
         for name, third in names.items():
             file = folder / f"{name}.parquet"
             frames[name] = read_parquet(file, ("cell", "seed", third))
+            # Names of cells become paths and links of pages, and the file may be someone else's.
             for cell in frames[name]["cell"].unique():
                 check_cell(cell, file)
             seeds = frames[name]["seed"]
@@ -147,6 +150,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         folder = manifest.parent
         seed = int(folder.name.removeprefix("seed"))
         key: dict[str, Any] = {"cell": name, "seed": seed}
+        # Trained, and not evaluated yet.
         if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
             continue
         content, scored = read_manifest(manifest, *NEEDED), read_typed(folder / "scores.json", SCORES)
@@ -154,6 +158,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         protocol = _protocol(id_of(paper, name), paper, layout.preset, experiments)
         initial = layout.initial(protocol, content["configuration"]["model_role"], seed)
         first = read_typed(initial / "scores.json", SCORES) if (initial / "scores.json").exists() else {}
+        # Both, since tables and curves compare a run's policies with its initial one.
         sampled = {_sampled(folder), _sampled(initial)}
         missing = [name for evaluated in (folder, initial) for name in _lacking(evaluated, evaluated == folder)]
         reason = _outdated(content, scored, first, sampled, layout.preset, experiments)
@@ -173,6 +178,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         steps.append(_steps(folder).assign(**key))
         scores += [
             key | {"step": int(step), "benchmark": benchmark} | counts
+            # Step 0 is only in the initial policy's scores: it is evaluated once for all cells that start from it.
             for step, by_benchmark in {**first, **scored}.items()
             for benchmark, counts in by_benchmark.items()
         ]
@@ -233,6 +239,7 @@ def _outdated(
     if sampled != {sampling_fingerprint(evaluated)}:
         return "its benchmarks, or what samples them, changed"
     for scores, steps in ((scored, policies_of(manifest)), (first, [0])):
+        # By number: as texts step 10 would be before step 5.
         if sorted(scores, key=int) != [str(step) for step in steps]:
             return "its evaluated steps changed"
         if any(not _of_benchmarks(of_step, evaluated.benchmarks) for of_step in scores.values()):
@@ -255,6 +262,7 @@ def _sampled(folder: Path) -> str:
 def _differ(then: Any, today: Any) -> bool:
     """Test for a key that both dumps have with different values."""
     if isinstance(then, dict) and isinstance(today, dict):
+        # A field that one version lacks is no difference, else each new field would make all runs outdated.
         return any(_differ(then[key], today[key]) for key in then.keys() & today.keys())
     return then is not None and then != today
 
@@ -287,6 +295,7 @@ def _steps(folder: Path) -> pd.DataFrame:
             value=len(measured),
             allowed=str(len(frame)),
         )
+    # 1:1, since a step that occurs twice would double its tokens and seconds.
     return frame.merge(measured, on=["step", "epoch"], validate="1:1")
 
 
@@ -322,6 +331,7 @@ def _covers(file: Path, manifests: Mapping[str, Path]) -> bool:
         return False
     content = read_record(record, "sha256", "made_from")
     check_hashes(file.parent, content["sha256"], record)
+    # By hash and not by name: a run that was trained again is another one.
     without = [cell for cell, path in manifests.items() if content["made_from"].get(cell) not in hashes(path).values()]
     if without:
         echo(f"seconds are those of training, since {', '.join(without)} was not repeated: {file}", err=True)
@@ -334,6 +344,7 @@ def _repeated(steps: pd.DataFrame, file: Path) -> pd.DataFrame:
     stages = [name for name in rounds if name.startswith("seconds.")]
     by_step = rounds.assign(generation=rounds[GENERATION].sum(axis=1)).groupby(REPEATS_KEY)
     seconds = by_step[stages].median()  # stages that are not repeated have one value, and NaN in the other rounds
+    # The sum of the medians and not the median of sums, so that stages add up to the total as in records.
     seconds["seconds.total"] = seconds.sum(axis=1)
     seconds[SPREAD] = by_step["generation"].max() / by_step["generation"].min()
     for name in steps.columns[steps.columns.str.endswith("_seconds")]:

@@ -122,6 +122,7 @@ class Measured:
         columns = [read_parquet(folder / MEASURED, COLUMNS)[name].tolist() for name in COLUMNS]
         for cell, quantity, scope, position, x, seed, value, noise in zip(*columns, strict=True):
             points = found.setdefault((cell, quantity, scope), [])
+            # The line of a measurement that was made and found no value, which is no error to read.
             if seed is pd.NA:
                 continue
             if position == len(points):
@@ -147,6 +148,7 @@ class Measuring(Measured):
             for position, point in enumerate(points)
             for seed, value in point.values.items()
         ]
+        # Without a line `load` could not tell no value from not measured.
         empty = [key for key, points in self._found.items() if not points and key[0] in self._cells]
         rows += [(*key, 0, math.nan, pd.NA, math.nan, math.nan) for key in empty]
         frame = pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64"})

@@ -42,6 +42,7 @@ def _before(rollouts: pd.DataFrame) -> pd.Series:
 
 def _totals(rollouts: pd.DataFrame) -> pd.DataFrame:
     """Sum of the rewards (`sum`) and number of the rollouts (`size`) of a prompt up to and with a visit."""
+    # In the order of training, since `cumsum` and `shift` go by the order of rows.
     visits = rollouts.groupby(KEY)["reward"].agg(["sum", "size"]).sort_index(level=["step", "visit"])
     return visits.groupby(level="prompt").cumsum()
 
@@ -88,6 +89,7 @@ def of_initial(evaluated: Path, probe: str) -> pd.DataFrame | None:
     if not probe or not file.exists():
         return None
     grades = read_parquet(file, ("benchmark", "problem", "outcome"), only=True)
+    # By benchmark too: problems count from 0 in each.
     right = (grades["outcome"] == Outcome.CORRECT).groupby([grades["benchmark"], grades["problem"]]).mean()
     return right.rename("pass_rate").reset_index().assign(**{INITIAL_PASS_RATE: right.to_numpy()})
 
@@ -207,6 +209,7 @@ def by_position(rollouts: pd.DataFrame) -> pd.DataFrame:
         token that is kept and on the first one after them, if the draft goes on. Empty without drafts.
     """
     kept, length = rollouts["prefix_length"].to_numpy(), rollouts["draft_length"].to_numpy()
+    # Drafts of fewer tokens than parts have equal edges, which would be parts without a token.
     edges = np.unique(np.linspace(0, max(length, default=0), PARTS + 1).round().astype(int))
     return pd.DataFrame([_part(kept, length, int(low), int(high)) for low, high in pairwise(edges)])
 

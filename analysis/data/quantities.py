@@ -17,7 +17,7 @@ import pandas as pd
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.prompt_frames import in_bin, of_initial, of_prompts, quantities_of_bins
 from redraft.analysis.data.speculation import correlation, plain_positions, token_acceptance, token_acceptance_from
-from redraft.analysis.data.statistics import noise_floor
+from redraft.analysis.data.statistics import ROUNDING, noise_floor
 from redraft.config.decoding import BLOCK_STARTS
 from redraft.config.quantities import (
     ACCURACY,
@@ -72,12 +72,14 @@ def _reuse_share(steps: pd.DataFrame) -> float:
 
 def _sum(*columns: str) -> Reduce:
     """Sum over steps that have a value, NaN if no step of the run has one of a column."""
+    # `min_count`, since pandas' sum of nothing is 0: a method that never measures something would have used none.
     return lambda steps: float(steps[list(columns)].sum(min_count=1).sum(skipna=False))
 
 
 STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     "rollout_seconds": lambda s: s["seconds.rollout"],
     "generation_seconds": lambda s: s["seconds.rollout"] + s["seconds.verification"] + s["seconds.assembly"],
+    # Records count `without_correct` before a correct response is replayed from memory, and `informative` after it.
     "without_correct_after_reuse": lambda s: s["without_correct"] - s["replayed"],
     "all_correct": lambda s: 1 - s["informative"] - (s["without_correct"] - s["replayed"]),
     "plain_positions": plain_positions,
@@ -106,9 +108,11 @@ RUN_QUANTITIES: dict[str, Reduce] = {
     "hours": lambda steps: float(steps["seconds.total"].sum() / 3600),
     "generation_steps": lambda steps: float(len(steps)),
     "training_steps": lambda steps: float(steps["training_step"].max()),
+    # A run that never updated has no batch, so 0 updates become NaN.
     "rollouts_per_batch": lambda steps: float(steps["rollouts"].sum() / (steps["training_step"].max() or math.nan)),
     "reuse_share": _reuse_share,
     "from_half": lambda steps: float((steps["trained_reward"] - 0.5).abs().mean()),
+    # Records count steps from 0, people from 1.
     "first_reuse_step": lambda steps: float(steps.loc[steps["prefix_length"].notna(), "step"].min() + 1),
     **{
         f"{column}_{part}": _third(column, which)
@@ -135,6 +139,7 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
     """
     if quantity.startswith(ACCURACY):
         chosen = _of(_scores(runs, cell, at), quantity)
+        # The mean of benchmarks, not the share over all their problems: each weighs the same.
         percent = 100 * chosen["correct"] / chosen["total"]
         return {int(seed): float(part.mean()) for seed, part in percent.groupby(chosen["seed"])}  # type: ignore[call-overload]
     if quantity.startswith(tuple(FIRST_REACHED)):
@@ -146,6 +151,7 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
     reduce = _reduction(runs, quantity)
     steps = runs.steps_of(cell)
     if at is not None:
+        # Records count from 0, so the first `at` steps are those below it.
         steps = steps[steps["step"] < at]
     return {int(seed): reduce(part) for seed, part in steps.groupby("seed")}  # type: ignore[call-overload]
 
@@ -172,6 +178,7 @@ def _scores(runs: Runs, cell: str, at: int | None) -> pd.DataFrame:
 def _of(scores: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """Those of benchmarks, a role or all; none if one of the benchmarks was not sampled."""
     names = of_accuracy(quantity)
+    # A mean over fewer benchmarks than were named would be read as that of all.
     if not {*scores["benchmark"], *scores["role"], "all"}.issuperset(names):
         return scores.iloc[:0]
     return scores if "all" in names else scores[scores["benchmark"].isin(names) | scores["role"].isin(names)]
@@ -179,6 +186,7 @@ def _of(scores: pd.DataFrame, quantity: str) -> pd.DataFrame:
 
 def of_accuracy(quantity: str) -> list[str]:
     """Benchmarks or roles that an accuracy, or a time to one, is about; empty for another quantity."""
+    # The last prefix, since `hours_to:45:accuracy:dapo1k` has others before it.
     _, found, names = quantity.rpartition(ACCURACY)
     return names.split("+") if found else []
 
@@ -194,6 +202,7 @@ def _reduction(runs: Runs, quantity: str) -> Reduce:
     if column in numbers(runs) or column in STEP_QUANTITIES:
         if name in REDUCTIONS:
             return _of_derived(column, REDUCTIONS[name](column))
+        # Windows count steps from 1, records from 0.
         if window := WINDOW.fullmatch(name):
             reduce, first, last = REDUCTIONS[window[1]](column), int(window[2]), int(window[3])
             return _of_derived(column, lambda steps: reduce(steps[steps["step"].between(first - 1, last - 1)]))
@@ -214,6 +223,7 @@ def _of_derived(quantity: str, reduce: Reduce) -> Reduce:
 def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dict[int, float]:
     """A quantity of prompts in a bin, by seed, over visits that began in the first `at` steps by the clock of runs."""
     low, high, by, quantity = binned.groups()
+    # The last bin of a rate includes 1: prompts that are always solved would be in none.
     edges, closed = (float(low), float(high)), float(high) == 1
     chosen = runs.runs[runs.runs["cell"] == cell]
     if by == INITIAL_PASS_RATE:
@@ -241,12 +251,17 @@ SHARES = (
 
 
 def _largest(quantity: str) -> float | None:
-    """Largest possible value of an accuracy or a share of right answers, whose least is 0; None of another quantity."""
+    """Largest possible value of an accuracy or a share of right answers, whose least is 0; None of another quantity.
+
+    A sum of shares over steps has no largest value.
+    """
     if quantity.startswith(ACCURACY) or (quantity.startswith(AT_EQUAL) and ACCURACY in quantity):
         return 100.0
     prefix, _, name = quantity.rpartition(":")
     reduced = not prefix or prefix in REDUCTIONS or WINDOW.fullmatch(prefix)
-    return 1.0 if reduced and name in SHARES else None
+    if not reduced or name not in SHARES:
+        return None
+    return math.inf if prefix.startswith("sum") else 1.0
 
 
 def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], margin: float = 0.0) -> str:
@@ -256,6 +271,7 @@ def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], ma
     """
     ends = {_largest(quantity) for quantity in quantities}
     values = [value for side in sides for value in side.values()]
+    # Quantities with different largest values, such as an accuracy and a reward, have no common end.
     if len(ends) != 1 or not values or (largest := ends.pop()) is None:
         return ""
     if max(values) <= margin:
@@ -304,12 +320,14 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
     if measured.startswith(ACCURACY):
         points = of_policies(runs, measured, cell)
     else:
+        # A policy is named by the steps that it has done, and a step's own value exists at its end.
         points = of_steps(runs, measured, cell).assign(step=lambda steps: steps["step"] + 1)
     points = points if at is None else points[points["step"] <= at]
     times = spent_at(runs, "seconds.total", cell) if clock == "hours_to" else None
     found = {}
     for seed, part in points.sort_values("step").groupby("seed"):
-        reached = part.loc[part["value"] >= target, "step"]
+        # Means of exact shares may be a rounding error below: 3 and 489 of 500 have the mean 49.199999999999996 %.
+        reached = part.loc[part["value"] >= target - ROUNDING * max(1.0, abs(target)), "step"]
         done = int(reached.iloc[0]) if len(reached) else None
         found[int(seed)] = math.inf if done is None else float(done) if times is None else times[int(seed), done] / 3600  # type: ignore[call-overload]
     return found
@@ -325,6 +343,7 @@ def at_equal_budget(runs: Runs, quantity: str, cell: str) -> dict[int, float]:
     spent_by_runs = [value for total in totals for value in total.values()]
     if not all(totals) or any(map(math.isnan, spent_by_runs)):
         return {}
+    # The least of all seeds of all cells, so that every accuracy is interpolated and none extrapolated.
     budget = min(spent_by_runs)
     spent = spent_at(runs, spent_of, cell)
     found = {}
@@ -350,7 +369,7 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
     """A quantity over steps or epochs from 0, or over what was spent: index x, one column a seed.
 
     An accuracy is one of the policies after a number of steps, so that of the initial policy is at step -1. Over hours,
-    tokens or updates x is the mean over seeds of what they spent up to the end of a step.
+    tokens or updates x is the mean, over the seeds that have the value, of what they spent up to the end of a step.
 
     Raises:
         UserError: if there is no such quantity, or no epochs of it.
@@ -363,6 +382,7 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
                 value=quantity,
                 allowed=["x: step", *(f"x: {name}" for name in SPENT)],
             )
+        # Figures add 1, so that the initial policy is at 0 and the policy after step 6 at 6.
         points = of_policies(runs, quantity, cell).assign(step=lambda policies: policies["step"] - 1)
     else:
         points = of_steps(runs, quantity, cell)
@@ -372,6 +392,7 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
         return frame
     quantity_spent, scale = SPENT[x]
     spent = spent_at(runs, quantity_spent, cell)
-    done = [[(int(seed), int(step) + 1) for seed in frame.columns] for step in frame.index]
-    index = [scale * float(np.mean([spent[key] for key in keys if key in spent])) for keys in done]
+    # Seeds that are evaluated by training steps have values after different steps: a point is where its own seeds are.
+    done = [[(int(seed), int(step) + 1) for seed in row.dropna().index] for step, row in frame.iterrows()]
+    index = [scale * float(np.mean([spent[key] for key in keys])) for keys in done]
     return frame.set_axis(pd.Index(index, name=x), axis=0)

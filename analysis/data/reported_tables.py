@@ -79,12 +79,14 @@ class ReportedTable:
             return None
         positions = {self.spec.row.index(name): value for name, value in selected.items()}
         keys = [key for key in self.rows if all(key[i] == value for i, value in positions.items())]
+        # At 0 `base` already selects the initial policy's row, and without `at` the last row is wanted.
         if at:
             wanted = _position(self.spec, selected, at, clock)
             keys = [key for key in keys if wanted and key[self.spec.row.index(wanted[0])] == wanted[1]]
         if not self.spec.positions:
             return keys[0] if keys else None
         first = self.spec.row.index(self.spec.positions[0])
+        # By number: columns are texts, in which 90 is after 180. A row without a position is before all others.
         return max(keys, key=lambda key: int(key[first] or 0), default=None)
 
     def select(self, selected: Mapping[str, str]) -> dict[str, float]:
@@ -115,6 +117,7 @@ def _fits(when: Mapping[str, list[str]], selected: Mapping[str, str]) -> bool:
 def match_of(cell: Cell, spec: Reported) -> dict[str, str] | None:
     """Key columns of a cell's reported rows; None if the paper reports nothing of such cells."""
     content = cell.model_dump(mode="json") | {
+        # A cell that names none has its algorithm's schedule, by which a paper may name its rows.
         "schedule": (cell.schedule or cell.algorithm.usual_schedule).model_dump(mode="json")
     }
     found = {name: _at(content, column.of) for name, column in spec.key.items()}
@@ -187,6 +190,7 @@ def _check_values(lines: Sequence[Mapping[str, Any]], number: int, spec: Reporte
 
 def _number(text: str, line: int, file: Path) -> float:
     with suppress(ValueError):
+        # NaN would be read as not reported. Infinity is a target that was never reached.
         if not math.isnan(value := float(text)):
             return value
     raise UserError(f"the value in line {line} is not a number", file=file, key="value", value=text)
@@ -251,6 +255,7 @@ def no_reported() -> ReportedTable:
 
 def mean_of(row: Mapping[str, float], columns: Iterable[str]) -> float:
     """The mean of some columns of a row, NaN unless it has all of them."""
+    # A mean over fewer columns than were named would be compared with ours over all of them.
     values = [row[name] for name in columns if name in row]
     return sum(values) / len(values) if values and len(values) == len(list(columns)) else float("nan")
 

@@ -28,6 +28,7 @@ def token_acceptance_from(start: int) -> Callable[[pd.DataFrame], pd.Series]:
     """The same of the blocks of each step that begin in the part of the response from this position on."""
 
     def solved(steps: pd.DataFrame) -> pd.Series:
+        # Kept over proposed is (τ - 1) / γ, since each block has γ proposals.
         kept, proposed = steps[f"kept_from.{start}"], steps[f"proposed_from.{start}"]
         return _solved(1 + steps["draft_length"] * kept / proposed, steps["draft_length"])
 
@@ -47,6 +48,7 @@ def plain_positions(steps: pd.DataFrame) -> pd.Series:
     EfficientRollout (section 5.3) counts decoding steps so. 1 where nothing speculated; NaN where that is not measured.
     """
     speculated = steps["speculated_passes"]
+    # Without speculation τ is null, and 0 times null is null.
     tokens = speculated * steps["block_efficiency"].where(speculated > 0, 0)
     return (1 - speculated) / (1 - speculated + tokens)
 
@@ -54,6 +56,7 @@ def plain_positions(steps: pd.DataFrame) -> pd.Series:
 def correlation(one: pd.Series, other: pd.Series) -> float:
     """Pearson's coefficient over the steps that have both; NaN for fewer than three or a constant."""
     both = pd.DataFrame({"one": one, "other": other}).dropna()
+    # Two points always have a coefficient of 1 or -1.
     if len(both) < 3 or (both.nunique() == 1).any():
         return math.nan
     return float(np.corrcoef(both["one"], both["other"])[0, 1])

@@ -148,7 +148,10 @@ def first_epoch_spread(runs: Runs) -> TimingSpread | None:
     first = runs.steps[runs.steps["epoch"] == 0].sort_values("step")
     work = first.groupby(["cell", "seed"]).agg(tokens=("tokens_decoded", tuple), seconds=("seconds.rollout", "sum"))
     spread = [
-        part["seconds"].max() / part["seconds"].min() for _, part in work.groupby(["seed", "tokens"]) if len(part) > 1
+        # Equal in every step and of one seed, which is the same work; an equal sum may be of other steps.
+        part["seconds"].max() / part["seconds"].min()
+        for _, part in work.groupby(["seed", "tokens"])
+        if len(part) > 1
     ]
     if not spread:
         return None

@@ -39,6 +39,7 @@ class Words:
     def _with(self, unit: str) -> str:
         if not unit:
             return self.name
+        # `(steps 2 to 101, s)` instead of two brackets in a row.
         return f"{self.name[:-1]}, {unit})" if self.name.endswith(")") else f"{self.name} ({unit})"
 
 
@@ -148,6 +149,12 @@ NAMES = {
 }
 """Words of the quantities of a step or run by their names without a reduction."""
 
+ADDED = (
+    *("tokens_decoded", "tokens_verified", "tokens_reused", "rollouts", "updated"),
+    *("rollout_seconds", "generation_seconds"),
+)
+"""Quantities of a step that add up: their words mean the sum over a run, and those of other reductions say per step."""
+
 REDUCED = {
     "first_epoch": "{} (epoch 1)",
     "last_epoch": "{} (last epoch)",
@@ -194,7 +201,7 @@ def _reached(quantity: str) -> Words | None:
         return None
     clock, value, measured = quantity.split(":", 2)
     target = words(measured)
-    return Words(f"{clock.partition('_')[0]} to {value} {target.unit} {target.name}", "", TIME)
+    return Words(" ".join(filter(None, (clock.partition("_")[0], "to", value, target.unit, target.name))), "", TIME)
 
 
 def _at_equal(quantity: str) -> Words | None:
@@ -226,10 +233,17 @@ def _reduced(quantity: str) -> Words | None:
     name, colon, inner = quantity.partition(":")
     if not colon:
         return None
+    window = WINDOW.fullmatch(name)
+    reduction = window[1] if window else name
+    if reduction not in REDUCED:
+        return None
     found = words(inner)
-    if window := WINDOW.fullmatch(name):
-        return replace(found, name=f"{REDUCED[window[1]].format(found.name)} (steps {window[2]} to {window[3]})")
-    return replace(found, name=REDUCED[name].format(found.name)) if name in REDUCED else None
+    if reduction == "sum":
+        named = "training time" if inner == "seconds.total" else found.name.removesuffix(" per step")
+    else:
+        named = f"{found.name} per step" if inner in ADDED else found.name
+    named = REDUCED[reduction].format(named)
+    return replace(found, name=f"{named} (steps {window[2]} to {window[3]})" if window else named)
 
 
 def stage_of(quantity: str) -> str:
@@ -249,4 +263,5 @@ def number(value: float) -> str:
 
 def with_minus(text: str) -> str:
     """The text with a true minus before numbers."""
+    # After a space or bracket only: names such as grpo-spec-l0.5 keep their hyphens.
     return re.sub(r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}", text)

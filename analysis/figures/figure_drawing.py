@@ -58,6 +58,7 @@ def draw(figure: Figure, data: pd.DataFrame, stem: Path, stand_in: str = "", pan
     with atomic(stem.with_suffix(".png")) as temporary:
         drawing.savefig(temporary, format="png", dpi=120)
     text = io.StringIO()
+    # Without date and version, so that the same data give the same file.
     drawing.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     write_atomically(stem.with_suffix(".svg"), compact(text.getvalue()))
 
@@ -78,6 +79,7 @@ def plot(figure: Figure, data: pd.DataFrame, panels: list[Panel] | None = None) 
         DRAW_BY_AXIS[x](axis, figure, panel, part, colours)
         _head(axis, x, panel, part, int(LETTERS_PER_INCH * wide))
         axis.tick_params(labelsize=TEXT)
+        # Without a positive value a logarithmic axis has no range.
         if panel.log and x in (*LINES, "bins") and (part["reproduced"] > 0).any():
             axis.set_yscale("log", nonpositive="mask")
         if x != "roofline":

@@ -36,10 +36,12 @@ def write_figures(preset: str, paper: str) -> None:
         wanted = {stem: shown, still_drawing(stem): still if len(still) < len(shown) else []}
         for drawing, panels in wanted.items():
             if panels:
+                # Published data are of the paper's own models, which need no stand-in notice.
                 of_runs = any(not panel.from_files for panel in panels)
                 draw(figure, data, drawing, scale.stand_in if of_runs else "", panels)
             else:
                 for suffix in (".png", ".svg"):
+                    # A drawing of an earlier call would be shown next to data that no longer have it.
                     drawing.with_suffix(suffix).unlink(missing_ok=True)
     written = layout.figures(paper)
     record_derived(written, (file for file in written.glob("*") if file.is_file()), layout.collected(paper) / RECORD)

@@ -78,6 +78,7 @@ def absent(figure: Figure, data: pd.DataFrame, unsampled: Set[str] = frozenset()
         if panel.title not in shown:
             reason = _reason(panel, data, unsampled)
             reasons.setdefault(reason[0].upper() + reason[1:], []).append(panel.title)
+    # One reason for the whole figure needs no titles of panels.
     if not shown and len(reasons) == 1:
         return f"{next(iter(reasons))}."
     return " ".join(f"{reason}: {'; '.join(titles)}." for reason, titles in reasons.items())
@@ -148,17 +149,20 @@ def whole_ticks(first: int, last: int) -> list[int]:
     power = 10 ** math.floor(math.log10(max(least, 1)))
     every = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
     further = range(every * (first // every + 1), last + 1, every)
+    # A tick closer to the first would overlap its number.
     return [first, *(tick for tick in further if tick - first >= every / 2)]
 
 
 def smoothed(means: pd.Series, smoothing: float) -> pd.Series:
     """Exponential moving average of a line's means; `smoothing` is the weight of the past."""
+    # `adjust=False` is the recursion y = s y + (1 - s) x from the first point on, without a correction of its start.
     return means.ewm(alpha=1 - smoothing, adjust=False).mean()
 
 
 def hues(figure: Figure) -> dict[str, Hue]:
     """A colour for each label of lines and bins; with more labels than `DISTINCT`, a scale for all but baselines."""
     panels = [panel for panel in figure.panels if figure.axis(panel) not in ("cell", "surface", "roofline")]
+    # By label over all panels, so that a line has one colour in the whole figure.
     labels = list(dict.fromkeys(label for panel in panels for label in panel.names))
     if len(labels) <= len(DISTINCT):
         return dict(zip(labels, DISTINCT, strict=False))

@@ -65,6 +65,7 @@ def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours
             continue
         colour = colours[label]
         if has_gaps(figure, panel):
+            # Rows of NaN break the line where a step has no value.
             line = line.reindex(range(int(line.index[0]), int(line.index[-1]) + 1))
         known = line["reproduced"].notna()
         alone = ~(known.shift(1, fill_value=False) | known.shift(-1, fill_value=False))
@@ -73,7 +74,8 @@ def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours
         )  # a long line shows only isolated points as dots
         axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5, markevery=dots)
         if panel.smoothing is not None:
-            smooth = smoothed(line["reproduced"], panel.smoothing)
+            # Over the points alone, as in pages: steps without a value would count as time and repeat the last average.
+            smooth = smoothed(line.loc[known, "reproduced"], panel.smoothing).reindex(line.index)
             axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
         ends = line[["low", "high"]].clip(*shown)
         axis.fill_between(line.index, ends["low"], ends["high"], color=colour, alpha=0.15, linewidth=0)
@@ -110,6 +112,7 @@ def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colou
         mean, error = bar["reproduced"], None
         if not math.isnan(bar["low"]):
             low, high = np.clip([bar["low"], bar["high"]], *shown)
+            # Matplotlib wants distances from the mean, and draws no arrows for ends that are cut.
             error = [[mean - low], [high - mean]]
             _arrows(axis, [position], [bar["low"]], [bar["high"]], shown)
         axis.bar(
@@ -125,6 +128,7 @@ def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colou
     labels = [panel.label(cell).replace(" + ", "\n+ ") for cell in panel.cells]
     axis.set_xticks(range(len(labels)), labels)
     drawing, grid = axis.figure, axis.get_gridspec()
+    # Before the layout is known: four fifths of a panel's share of the drawing are its axis.
     width = 0.8 * drawing.bbox.width / drawing.dpi / (grid.ncols if grid else 1) / len(labels)
     if LETTER_WIDTH_INCHES * max(len(line) for label in labels for line in label.split("\n")) > width:
         axis.tick_params(axis="x", labelrotation=30)
@@ -176,6 +180,7 @@ def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colour
     low, high = image.get_clim()
     for (row, column), value in np.ndenumerate(grid.to_numpy()):
         if not math.isnan(value):
+            # Viridis is dark at its lower end.
             ink = "white" if value < low + 0.6 * (high - low) else "black"
             axis.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=TEXT, color=ink)
     axis.set_xticks(range(len(grid.columns)), [f"{x:g}" for x in grid.columns])

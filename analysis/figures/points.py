@@ -68,6 +68,7 @@ def figure_data(
         if panel.title in (rooflines or {}):
             points += _of_roofline(panel, (rooflines or {})[panel.title])
         for position, cell in enumerate(panel.cells):
+            # No point, also no empty one: `absent` then says that the preset does not sample the benchmark.
             if not unsampled.isdisjoint(of_accuracy(panel.quantity)):
                 continue
             found = points_of(x, panel, cell, measured, probe)
@@ -85,6 +86,7 @@ def figure_data(
     axes = {figure.axis(panel) for panel in figure.panels}
     further = [name for name, having in FURTHER.items() if not axes.isdisjoint(having)]
     data = pd.DataFrame(points, columns=COLUMNS + further)
+    # At other scales absolute values of other models and data would be next to the paper's.
     if not paper_scale:
         data["reported"] = math.nan
     data["deviation"] = data["reproduced"] - data["reported"]
@@ -136,6 +138,7 @@ def _line(x: str, panel: Panel, cell: str, found: Sequence[MeasuredPoint], runs:
     marked = int(second[x].min()) + 1 if panel.mark_first_reuse and len(second) else None
     points = []
     for i, (position, values, _) in enumerate(found):
+        # Steps and epochs count from 0 in records and from 1 in figures; what was spent is no count.
         at = position if x in SPENT else int(position) + 1
         point = _point(panel, cell, at, values, runs, reported.get(i, math.nan))
         points.append(point | {"first_reuse": marked is not None and at == marked})
@@ -144,6 +147,7 @@ def _line(x: str, panel: Panel, cell: str, found: Sequence[MeasuredPoint], runs:
 
 def _at_ends(panel: Panel, positions: Sequence[float]) -> dict[float, float]:
     """The panel's reported values, which belong to the first and the last position."""
+    # The paper prints values of the ends only, and nothing is interpolated.
     return {positions[0 if end == "first" else -1]: value for end, value in panel.reported.items()}
 
 

@@ -25,6 +25,7 @@ def draw_speedups(axis: Axes, points: pd.DataFrame) -> None:
     predicted = points[points["quantity"] == PREDICTED].pivot_table(index="y", columns="x", values="reproduced")
     batches, lengths = predicted.columns.to_numpy(), predicted.index.to_numpy()
     axis.pcolormesh(batches, lengths, predicted, shading="gouraud", rasterized=True, cmap=COLOURS)
+    # Matplotlib warns of a level that the data do not cross.
     if predicted.to_numpy().min() < 1 < predicted.to_numpy().max():
         axis.contour(batches, lengths, predicted, levels=[1.0], colors=GAIN, linewidths=1.2)
     switch = points[points["quantity"] == BOUNDARY]
@@ -57,6 +58,7 @@ def scale_colours(drawing: Drawing, axes: Sequence[Axes], text: float) -> None:
     """Give all panels one colour scale, symmetric around a speedup of 1, and a colour bar."""
     coloured = [each for axis in axes for each in axis.collections if isinstance(each, QuadMesh | PathCollection)]
     values = np.concatenate([np.asarray(each.get_array()).ravel() for each in coloured])
+    # Half as fast is as far from 1 as twice as fast.
     most = float(np.exp(np.abs(np.log(values)).max()))
     scale = LogNorm(1 / most, most)
     for each in coloured:

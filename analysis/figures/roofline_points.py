@@ -57,11 +57,13 @@ def speedups(calibration: Calibration, sweep: Sweep, gamma: int) -> pd.DataFrame
     target, draft, verify = sweep.blocks(gamma)
     measured = (gamma + 1) * target.seconds / (gamma * draft.seconds + verify.seconds)
     batches, lengths = (
+        # The measured points are on the grid, since prediction and measurement are compared at equal coordinates.
         np.union1d(np.geomspace(measured_at.min() / BORDER, measured_at.max() * BORDER, FINENESS), measured_at)
         for measured_at in (target.batch, target.length)
     )
     x, y = (grid.ravel() for grid in np.meshgrid(batches, lengths))
     largest = boundary(calibration, lengths, gamma, gamma + 1, largest=LARGEST)
+    # 0 is a length at which no batch pays, LARGEST one at which all searched batches do: neither is on the boundary.
     inside = (largest > 0) & (largest < LARGEST)
     at = largest[inside].astype(float), lengths[inside]
     of_kinds = {
@@ -77,6 +79,7 @@ def speedups(calibration: Calibration, sweep: Sweep, gamma: int) -> pd.DataFrame
 def on_predicted_side(points: pd.DataFrame) -> pd.DataFrame:
     """The measured points with `agrees`: true if the prediction is on the same side of 1."""
     measured, predicted = (points[points["quantity"] == kind] for kind in (MEASURED, PREDICTED))
+    # Equal floats, since the grid has the measured coordinates themselves.
     both = measured.merge(predicted, on=["x", "y"], suffixes=("", "_predicted"), validate="one_to_one")
     return both.assign(agrees=(both["reproduced"] >= 1) == (both["reproduced_predicted"] >= 1))
 

@@ -23,6 +23,7 @@ def compact(svg: str) -> str:
     """
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<!DOCTYPE[^>]*>", "", svg, flags=re.DOTALL)
     text = re.sub(r' (?:d|x|y|points)="[^"]*"', _short, text)
+    # Rotations by nothing, which Matplotlib writes for every text.
     text = re.sub(r' transform="rotate\(-?0 [^"]*"', "", text)
     text = re.sub(r"font-family: [^;\"]*(?:; )?", "", text)
     text = text.replace("</style>", f"text {{font-family: {FONTS}}}</style>")

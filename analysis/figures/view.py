@@ -52,12 +52,14 @@ def view(points: Iterable[float], lows: Iterable[float], highs: Iterable[float],
     ends = np.column_stack([np.asarray(list(lows), float), np.asarray(list(highs), float)])
     ends = ends[np.isfinite(ends).all(axis=1)]
     if log:
+        # An interval that ends at or below 0 cannot be on a logarithmic axis; a lower end there is cut.
         ends = ends[ends[:, 1] > 0]
         ends[:, 0] = np.maximum(ends[:, 0], shown.min() / BELOW)
     # distances are measured in the units of the axis
     scaled, scaled_ends = (np.log(each) if log else each for each in (shown, ends))
     beyond = np.maximum(scaled.min() - scaled_ends[:, 0], scaled_ends[:, 1] - scaled.max())
     reach = max(INTERVAL_REACH * np.ptp(scaled), float(np.median(beyond)) if len(ends) else 0.0)
+    # Rounding must not cut an end that is exactly as far as is allowed.
     reach += ROUNDING * (reach + np.abs(scaled).max())
     near = ends[(scaled_ends >= scaled.min() - reach) & (scaled_ends <= scaled.max() + reach)]
     within = np.concatenate([shown, near])
@@ -72,6 +74,7 @@ def cut_points(line: pd.DataFrame, shown: View) -> list[tuple[int, str]]:
     found = []
     for end, beyond in (("low", shown.low - line["low"]), ("high", line["high"] - shown.high)):
         cut = (beyond > 0).to_numpy()
+        # Rows that are not cut raise the number, so that neighbouring cut rows share one.
         runs = pd.Series(beyond.to_numpy()).where(cut).groupby(np.cumsum(~cut))
         found += [(int(run.idxmax()), end) for _, run in runs if run.notna().any()]
     return sorted(found)
@@ -92,6 +95,7 @@ class Axis:
         """An axis over finite numbers with a margin at each end, as a share of the range."""
         low, high = min(values), max(values)
         if log:
+            # A single value has no range of which the margin could be a share.
             factor = max((high / low) ** margin, 1.05)
             return cls(low / factor, high * factor, first, last, log)
         free = margin * (high - low) or margin * max(abs(high), 1.0)
@@ -101,6 +105,7 @@ class Axis:
         """Pixel of a number, rounded to a tenth; the middle if the axis has a single number."""
         if self.low == self.high:
             return round((self.first + self.last) / 2, 1)
+        # The logarithm of 0 or less would be no pixel; such a number is at the lower end.
         x, *ends = np.log([max(value, 1e-9), self.low, self.high]) if self.log else (value, self.low, self.high)
         return round(float(np.interp(x, ends, (self.first, self.last))), 1)
 
@@ -110,4 +115,5 @@ def ticks(low: float, high: float, whole: bool = False, most: int = 5) -> list[f
     power = 10 ** math.floor(math.log10((high - low) / most))
     power = max(power, 1) if whole else power
     every = next(step * power for step in (1, 2, 5, 10) if (high - low) / (step * power) < most)
+    # Rounding must not drop a tick at an end of the axis.
     return [every * i for i in range(math.ceil(low / every - 1e-9), math.floor(high / every + 1e-9) + 1)]

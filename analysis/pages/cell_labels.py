@@ -80,6 +80,7 @@ def with_labels(text: str, labels: Mapping[str, str]) -> Markup:
     """A text as HTML in which each cell's name is replaced by its label; the name is the label's tooltip."""
     if not labels:
         return escape(text)
+    # Longest first, else a name would be replaced within a longer one that begins with it.
     names = "|".join(re.escape(name) for name in sorted(labels, key=len, reverse=True))
     # odd parts are names; after a number a word is none, as in "3 seeds in 1 block"
     parts = re.split(rf"(?<![\w/.-])(?<!\d )({names})(?![\w/-]|\.\w)", text)

@@ -58,6 +58,7 @@ def read_claims(file: Path, labels: Mapping[str, str]) -> list[dict[str, Any]]:
                 "without_runs": sum(not files for files in claim["manifests"].values()),
             }
         )
+    # Stable, so that claims of one verdict stay in the order of the paper.
     return sorted(views, key=lambda claim: ORDER.index(claim["verdict"]))
 
 
@@ -93,5 +94,6 @@ def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: boo
             "same_as": "" if (other := first.setdefault(claim.test.model_dump_json(), name)) == name else other,
         }
         for name, (verdict, evidence) in shown.items()
+        # A judged claim may have been removed from claims.yaml since.
         if (claim := declared.get(name))
     ]

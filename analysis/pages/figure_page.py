@@ -64,8 +64,10 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
     data = read_points(stem.with_suffix(".csv"))
     shown = with_data(figure, data)
     lines = [panel for panel in shown if figure.axis(panel) in LINES]
+    # Only with both kinds of panels: else all are interactive, or all are in the one drawing.
     still = still_drawing(stem) if lines and len(lines) < len(shown) else None
     stand_in = next(filter(None, data["stand_in"]), "") if "stand_in" in data else ""
+    # The keys above a figure are of its interactive panels; a drawing has its own legend.
     of_lines = data[data["panel"].isin([panel.title for panel in lines])]
     marks = {
         ("band", "▒", INTERVAL): of_lines["low"].notna(),
@@ -73,6 +75,7 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
         ("first", "▲", FIRST_REUSE): of_lines["first_reuse"],
     }
     named, points = set(of_lines["label"]), [panel_points(figure, panel, data) for panel in lines]
+    # `</script>` in a label would end the script.
     script = json.dumps(points, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return TEMPLATES.get_template("figure.html.j2").render(
         figure=figure,
@@ -105,6 +108,7 @@ def read_points(file: Path) -> pd.DataFrame:
     columns = pd.read_csv(file, nrows=0).columns
     numbers = [name for name in columns if name in NUMBERS]
     text = {name: str for name in columns if name not in numbers}
+    # Without pandas' words for missing values, so that a label such as None stays a label.
     data = pd.read_csv(file, dtype=text, keep_default_na=False, na_values={name: [""] for name in numbers})
     return data.astype(dict.fromkeys(numbers, float)).assign(first_reuse=data["first_reuse"] == "True")
 
@@ -144,6 +148,7 @@ def _series(panel: Panel, key: int, label: str, points: pd.DataFrame, shown: Vie
 
 def _rounded(values: pd.Series) -> list[float | int | None]:
     """Numbers with `DIGITS` significant digits, None for NaN."""
+    # JSON has no NaN, and whole numbers without `.0` are shorter.
     rounded = [float(f"{value:.{DIGITS}g}") for value in values]
     return [None if math.isnan(value) else int(value) if value.is_integer() else value for value in rounded]
 

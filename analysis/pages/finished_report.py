@@ -85,6 +85,7 @@ class _Links(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        # A colon is that of a scheme, such as https or data: no file of the report.
         link = (dict(attrs).get("href") or "").partition("#")[0]
         if link and ":" not in link:
             self.links.append(link)

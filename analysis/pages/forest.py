@@ -46,6 +46,7 @@ def headline_plot(points: Sequence[HeadlineNumber], log: bool, noise: float = ma
     if not drawn:
         return Markup("")
     neutral = 1.0 if log else 0.0
+    # Only next to times: accuracies and token counts do not depend on the machine's load.
     band = [1 / noise, noise] if log and math.isfinite(noise) and any(p.timed for p, *_ in drawn) else []
     _, means, lows, highs, printed = zip(*drawn, strict=True)
     shown = view([neutral, *band, *means, *printed], lows, highs, log)
@@ -83,6 +84,7 @@ def claim_plot(parts: Sequence[dict[str, Any]]) -> Markup:
     if not drawn:
         return Markup("")
     lows, highs = ([math.nan if part[name] is None else part[name] for part in drawn] for name in ("low", "high"))
+    # The threshold is always visible, since the verdict is the side of it on which the interval is.
     shown = view([part[name] for part in drawn for name in ("mean", "threshold")], lows, highs)
     axis = Axis.around(shown, MARGIN_SHARE, 0, SMALL)
     lines = [
@@ -118,6 +120,7 @@ def _factor(value: float, form: str) -> float:
 def _ticks(axis: Axis) -> list[tuple[float, str]]:
     """Pixels and labels of ticks."""
     if axis.log:
+        # Round factors instead of powers of ten, of which such an axis often has none.
         inside = [v for v in FACTORS if axis.low < v < axis.high]
         return [(axis(v), f"{v:g} ×") for v in inside if len(inside) <= 7 or v in FEW_FACTORS]
     found = ticks(axis.low, axis.high, most=7)

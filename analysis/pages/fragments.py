@@ -91,8 +91,10 @@ class _Fragment(HTMLParser):
 
     def _moved(self, link: str) -> str:
         """A link relative to the pages' folder; one within the page stays."""
+        # Anchors of the fragment itself, which move with it.
         if link.startswith("#"):
             return link
+        # The fragment's links are relative to its own folder, the page is in another one.
         moved = posixpath.normpath(posixpath.join(self._folder, link))
         if ":" in link or "\\" in link or moved.startswith(("/", "../../")) or not moved.startswith("../"):
             raise self._error(f"href={link}", "links to files of the same preset")

@@ -83,11 +83,13 @@ def points(
                 )
             )
         else:
+            # The last of the cell's rows, for which headlines are worded.
             found.append(_point(headline, compared.iloc[-1], declared[headline.table], uneven))
     return found
 
 
 def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpread | None) -> HeadlineNumber:
+    # The larger the ratio, the fewer percent are saved.
     ends = ("high", "low") if headline.form == "percent fewer" else ("low", "high")
     mean, low, high, reported = (in_form(cell[name], headline.form) for name in ("reproduced", *ends, "reported"))
     quantity = next((c.quantity for c in getattr(table, "columns", []) if c.name == headline.column), headline.column)
@@ -115,6 +117,7 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpre
 def _sentence(headline: Headline, mean: float, low: float, high: float, reported: float) -> str:
     """The sentence with its numbers; −32 % fewer is written as 32 % more."""
     words, form = headline.words, headline.form
+    # “−32 % fewer” is written as “32 % more”, and then the interval's ends are swapped too.
     less = FEWER.search(words) if form == "percent fewer" and mean < 0 else None
     paper = "" if math.isnan(reported) else f" (paper {number(reported, form)}{f' {less[0]}' if less else ''})"
     if less:
@@ -146,6 +149,7 @@ def verdict_words(cell: pd.Series, uneven: TimingSpread | None) -> str:
     """The verdict on a table's cell as the end of a sentence; `uneven` as in `points`, for times."""
     verdict, seeds = cell["verdict"], int(cell["n_seeds"])
     several = f"{seeds} seed{'s' * (seeds != 1)}"
+    # Also where the paper gives no number: the effect itself is one of times.
     if verdict in (UNEVEN, NOT_COMPARABLE) and uneven:
         return f"not judged: runs with equal work differed in time by a factor of up to {uneven.largest:.2f}"
     uncorrected = cell["p"] <= LEVEL < cell["p_corrected"]

@@ -71,6 +71,7 @@ def drift(enumerated: dict[str, Any]) -> LaboratoryPart:
     at = data[data["drift"] == enumerated["drift"]].set_index("rule")
     worst = data.assign(worst=data[["first", "last"]].max(axis=1)).groupby("rule", sort=False)["worst"].max()
     exact = [rule for rule in worst.index if worst[rule] <= NEGLIGIBLE]
+    # Rules that promise to be exact and are further away than rounding explains.
     wrong = [rule for rule in at.index[at["exact"]] if rule not in exact]
     kept = ", ".join(f"{percent(at['kept'][rule])} ({rule_label(rule)})" for rule in exact)
     answers = [
@@ -153,6 +154,7 @@ def bandit(enumerated: dict[str, Any]) -> LaboratoryPart:
     course, end = usual[usual["rate"] == rate], usual[usual["visit"] == last]
     at = end[end["rate"] == rate].set_index("rule")
     few = data[(data["rate"] == rate) & (data["visit"] == enumerated["group_visits"])]
+    # Without learning no policy depends on a draft, so that every rule must be exact: a check of the enumeration.
     still = usual[usual["rate"] == 0]["given"].max()
     worst = usual.groupby("rule", sort=False)["given"].max()
     exact = [rule for rule in worst.index if worst[rule] <= NEGLIGIBLE]

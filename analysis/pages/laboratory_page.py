@@ -23,12 +23,14 @@ def content(layout: Layout, papers: Sequence[Paper]) -> dict[str, Any]:
     for paper in papers:
         pairs = observed(paper)
         parts += [(f"{paper.name}-", part) for part in (draft_part(paper, pairs), training_part(paper, pairs))]
+    # One palette for the page: a rule has the same line in all diagrams.
     styles = palette(label for _, part in parts for diagram in part.diagrams for label in diagram.lines)
     shown = [_shown(layout, part, prefix, styles) for prefix, part in parts]
     files = [file for paper in papers for file in observation_files(paper).values()]
     sources = [
         (file.relative_to(layout.folder).as_posix(), link(layout, file)) for file in (layout.distributions, *files)
     ]
+    # The first source is the enumeration's file, which is missing without one.
     return {"parts": shown, "sources": sources if enumerated else sources[1:], "of": papers}
 
 

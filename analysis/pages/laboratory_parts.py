@@ -75,6 +75,7 @@ def short(value: float) -> str:
     """Two significant digits; a dash if the value is unknown."""
     if not math.isfinite(value):
         return "–"
+    # Two digits here, since `number` would show three.
     return number(float(f"{value:.2g}"))
 
 
@@ -104,6 +105,7 @@ def rule_of(reuse: Reuse, observed: Iterable[str]) -> str:
         observed: names of observed rules. A rule has several names, from precise to general: the most precise observed
             one is returned, or the most general one if none was observed.
     """
+    # Only methods that keep drafts have `fresh_every`; 0 is never.
     known, every = set(observed), getattr(reuse, "fresh_every", 0)
     name = next((name for name in reuse.names if name in known), reuse.names[-1])
     return f"{name}, every {every} visits fresh" if every else name
@@ -111,6 +113,7 @@ def rule_of(reuse: Reuse, observed: Iterable[str]) -> str:
 
 def by_rule(paper: Paper, frame: pd.DataFrame, column: str) -> dict[str, Estimate]:
     """Mean of a column by rule: first over all rows of a seed, then over seeds."""
+    # Rows of one seed are of one run, so only seeds, or their blocks, are independent.
     by_seed = frame.groupby(["rule", "seed"], sort=False)[column].mean().dropna()
     return {str(rule): of_seeds(paper, part.droplevel("rule")) for rule, part in by_seed.groupby("rule", sort=False)}
 

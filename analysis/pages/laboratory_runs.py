@@ -55,6 +55,7 @@ def observed(paper: Paper) -> pd.DataFrame:
 def _rows(seed: int, pairs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     epoch = 0.0
     for pair in pairs:
+        # Pairs are neighbours in the order of training, so that distances add up to the later policy's epoch.
         epoch += pair["epochs_between"]
         about = {name: pair[name] for name in ("from", "to", "epochs_between", "prompts")}
         about |= {"seed": seed, "epoch": epoch, "tv": pair["tv"]["mean"], "beta": pair["beta_mean"]}
@@ -71,6 +72,7 @@ def draft_part(paper: Paper, pairs: pd.DataFrame) -> LaboratoryPart:
         return LaboratoryPart(DRAFTS, missing=f"{cell} was not observed. `snakemake laboratory` does so.")
     own, held = (pairs[pairs["kind"] == kind] for kind in (OWN, HELD_OUT))
     key = ["seed", "from", "to", "epoch", "rule"]
+    # Left, since held-out drafts are optional; without them the gap is NaN.
     both = own.merge(held[[*key, "share"]], on=key, how="left", suffixes=("", " held"))
     both = both.assign(gap=both["share"] - both["share held"])
     absent = [str(seed) for seed in paper.preset.seeds if seed not in set(own["seed"])]
@@ -79,6 +81,7 @@ def draft_part(paper: Paper, pairs: pd.DataFrame) -> LaboratoryPart:
         f"{seeds_of(paper, own)}. A share is the mean over drafts of kept tokens over tokens."
     )
     means = both.groupby(["rule", "epoch"], sort=False)[["share", "gap"]].mean().reset_index()
+    # Distances belong to a pair of policies, and each rule's row repeats them.
     apart = both.drop_duplicates(["seed", "from"]).groupby("epoch").mean(numeric_only=True).reset_index()
     quantiles = {f"{100 * float(name[3:]):.0f} % quantile": name for name in apart if str(name).startswith("tv ")}
     drift = {label: points(apart, "epoch", name) for label, name in ({"mean": "tv"} | quantiles).items()}
@@ -135,6 +138,7 @@ def _kept_share_answers(gaps: ByRule) -> Iterator[str]:
     if not gaps:
         yield "No held-out drafts were sampled."
         return
+    # With one seed both ends are NaN, which compares as false: undecided.
     decided = [rule for rule, gap in gaps.items() if gap.interval.low > 0 or gap.interval.high < 0]
     for rule in decided:
         size, word = short(100 * abs(gaps[rule].mean)), "more" if gaps[rule].mean > 0 else "less"
@@ -164,6 +168,7 @@ RECORDS = {"kept": "prefix_share", "age": "token_age_epochs", "reward": "reward"
 def training_part(paper: Paper, pairs: pd.DataFrame) -> LaboratoryPart:
     """What the cells did; `pairs` were observed on the paper's runs (`observed`)."""
     reuse = {cell.name: cell.reuse for cell in paper.experiments.cells(paper.name)}
+    # Cells without a finished run have no steps.
     there = [name for name in reuse if not paper.runs.steps_of(name).empty]
     absent = [name for name in reuse if name not in there]
     missing = f"{', '.join(absent)}." if absent else ""
@@ -174,6 +179,7 @@ def training_part(paper: Paper, pairs: pd.DataFrame) -> LaboratoryPart:
     }
     rules = {name: rule_of(reuse[name], expected[OWN]) for name in there}
     data = pd.concat([_by_epoch(paper, name).assign(cell=name, rule=rules[name]) for name in there], ignore_index=True)
+    # The first epoch has no drafts.
     later = data[data["epoch"] > 1]
     found = {
         "kept": by_rule(paper, later, "kept"),

@@ -98,7 +98,9 @@ def rule_label(label: str) -> str:
 def _diagram(diagram: Diagram, styles: Mapping[str, Style]) -> dict[str, object]:
     """A diagram's ticks and lines in pixels, with the last values for screen readers."""
     xs, ys = zip(*(point for points in diagram.known.values() for point in points), strict=True)
+    # 0 is always shown: these are distances, differences and shares, which are read against it.
     x_axis, y_axis = Axis.around(xs, MARGIN_SHARE, 0, WIDTH), Axis.around([*ys, 0.0], MARGIN_SHARE, HEIGHT, 0)
+    # Epochs and group sizes have no halves.
     whole = all(float(x).is_integer() for x in xs)
     return {
         "title": diagram.title,
@@ -119,5 +121,6 @@ def _diagram(diagram: Diagram, styles: Mapping[str, Style]) -> dict[str, object]
 
 def number(value: float) -> str:
     """Three significant digits; values below 1e-12 are 0."""
+    # Exact zeros of enumerations come out as 1e-17.
     text = "0" if abs(value) < 1e-12 else f"{value:.3g}"
     return text.replace("-", "\N{MINUS SIGN}")

@@ -154,6 +154,7 @@ class Paper:
         for declared in declarations:
             stem = self.layout.table(self.name, declared.number)
             honest = stem.with_name(f"{stem.name}_reported.html")
+            # Speedups from the paper's own seconds are shown below the table that they are computed from.
             files = [stem.with_suffix(".html"), *([honest] if honest.exists() else [])]
             shown.append(
                 {
@@ -206,6 +207,7 @@ class Paper:
             return None
         check_derived(file)
         frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+        # Brackets hold what differs from row to row, such as evaluated steps.
         kinds = frame["reason"].str.replace(r" \(.*\)", "", regex=True)
         reasons = frame.groupby(kinds, sort=False)["table"].agg(["size", lambda t: ", ".join(dict.fromkeys(t))])
         return {
@@ -246,6 +248,7 @@ class Paper:
         ]
         done = {(str(run.cell), int(run.seed)) for run in self.runs.runs.itertuples()}
         wanted = [(cell.name, seed) for cell in possible for seed in experiments.seeds(cell, preset)]
+        # Of the wanted runs, not a difference of counts: finished runs may have other seeds or cells.
         left = sum(run not in done for run in wanted)
         return left, len(wanted), left * float(self.runs.runs["seconds"].median()) / 60 if done else math.nan
 

@@ -88,6 +88,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     summary = {"papers": first_screen, "missing": common["missing"], "left_out": common["left_out"]}
     write_with_hash(layout.pages / "summary.json", summary)
     write_atomically(layout.report, TEMPLATES.get_template("entry.html.j2").render(preset=preset))
+    # Last, since the record has the hashes of all pages.
     record_report(layout)
 
 

@@ -82,6 +82,7 @@ def views(layout: Layout, paper: str, runs: Runs) -> list[RunView]:
     """
     collected, manifests = layout.collected(paper), [Path(str(manifest)) for manifest in runs.runs["manifest"]]
     for manifest in manifests:
+        # The path is from a results file, which may be someone else's.
         check_inside(manifest, layout.folder, collected / "runs.parquet", "manifest")
     record = collected / COLLECTED
     recorded = read_record(record)["made_from"]
@@ -108,6 +109,7 @@ def views(layout: Layout, paper: str, runs: Runs) -> list[RunView]:
 def _last_scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
     """Correct answers of the last policy by benchmark."""
     chosen = scores[(scores["cell"] == cell) & (scores["seed"] == seed)]
+    # The last policy is the result, whatever the scores of earlier ones (docs/metrics.md).
     chosen = chosen[chosen["step"] == chosen["step"].max()]
     return {str(row.benchmark): f"{row.correct} of {row.total}" for row in chosen.itertuples()}
 
@@ -139,6 +141,8 @@ def _courses(steps: pd.DataFrame) -> Iterator[dict[str, Any]]:
         values = steps.sort_values("step")[name].dropna() if name in steps else pd.Series(dtype=float)
         if len(values) > 1:
             low, high, last = float(values.min()), float(values.max()), float(values.iloc[-1])
+            # A constant quantity is a line at the foot.
             at = (values - low) / ((high - low) or 1.0)
+            # SVG counts pixels from the top, so a larger value has a smaller coordinate.
             line = " ".join(f"{300 * i / (len(at) - 1):.1f},{60 - 56 * y:.1f}" for i, y in enumerate(at))
             yield {"key": name, "name": words(name).text, "line": line, "low": low, "high": high, "last": last}

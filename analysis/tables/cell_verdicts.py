@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from redraft.analysis.data.statistics import LEVEL, NEUTRAL, Estimate
+from redraft.analysis.data.statistics import LEVEL, NEUTRAL, ROUNDING, Estimate
 from redraft.analysis.data.timing import is_timed
 from redraft.config import BudgetTable
 from redraft.config.tables import Budget
@@ -48,9 +48,11 @@ def verdict(
         return BASELINE
     if math.isnan(reported):
         return NOT_COMPARABLE
+    # Before the interval, which an infinite mean has not: never reached may still agree with the paper's never.
     if math.isinf(found.mean):
         return _never(found, reported)
     neutral = NEUTRAL[relative] if relative else math.nan
+    # NaN is in no interval and above no level, so that absolute values are judged by their interval alone.
     if math.isnan(found.interval.low) or neutral in found.interval or p_corrected > LEVEL:
         return INCONCLUSIVE
     if reported in found.interval:
@@ -81,11 +83,14 @@ def _budget_verdict(budget: Budget, table: BudgetTable, cells: pd.DataFrame, une
     accuracy = cells[cells["column"] == f"{budget.name}_accuracy"].set_index("row")["reproduced"].dropna()
     if accuracy.empty:
         return ""
+    # At an end of the scale no row could be better.
     if accuracy.max() <= 0 or accuracy.min() >= 100:
         return f"At equal {budget.title} nothing is decided: all rows are at {accuracy.iloc[0]:.0f} %."
     baseline = next(row.label for row in table.rows if row.cell == table.baseline)
-    best = str(accuracy.idxmax())
-    text = f"At equal {budget.title}, {best} is highest with {accuracy[best]:.1f} %"
+    best = accuracy.max()
+    highest = [str(label) for label, value in accuracy.items() if best - value <= ROUNDING * best]
+    are = "is" if len(highest) == 1 else "are"
+    text = f"At equal {budget.title}, {' and '.join(highest)} {are} highest with {best:.1f} %"
     return f"{text}{_against(baseline, budget, cells)} This is for {budget.whom}."
 
 
@@ -94,6 +99,7 @@ def _against(baseline: str, budget: Budget, cells: pd.DataFrame) -> str:
     difference."""
     differences = cells[cells["column"] == f"{budget.name}_difference"].set_index("row")
     parts: dict[str, list[str]] = {"above": [], "below": [], "indistinguishable from": []}
+    # With one seed there is no interval, which must not be read as “indistinguishable”.
     for label, cell in differences.drop(index=baseline).dropna(subset=["low", "high"]).iterrows():
         where = "above" if cell["low"] > 0 else "below" if cell["high"] < 0 else "indistinguishable from"
         parts[where].append(str(label))

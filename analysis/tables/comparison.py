@@ -79,6 +79,7 @@ def lines_of(table: RunTable, source: TableSource) -> list[TableLine]:
             lines += _along(line, source)
         else:
             lines.append(line)
+    # Sorting is stable, so rows of one step stay in the order of the file.
     return sorted(lines, key=lambda line: line.at or 0) if along else lines
 
 
@@ -175,6 +176,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
             before = measured.values(column.quantity, baseline, line.at, line.clock)
             bound = bound_of([column.quantity], (values, before))
             values = paired(values, before, column.relative)
+    # After the relation: a scale is 1 for ratios, so it converts absolute values and differences only.
     values = {seed: value * column.scale for seed, value in values.items()}
     applicable = _applicable(line, column, values, source)
     compared = bool(relative) and not line.is_baseline
@@ -202,6 +204,7 @@ def _applicable(line: TableLine, column: Column, values: Mapping[int, float], so
     relative, quantity = relation(column), column.quantity
     if _lacks(quantity, source) or (line.at == 0 and (relative or not quantity.startswith(ACCURACY))):
         return False
+    # Not covered by the last line, in which NaN counts as true.
     if values and all(map(math.isnan, values.values())):
         return False
     if quantity.startswith(tuple(FIRST_REACHED)) and relative:
@@ -254,11 +257,13 @@ def _noises(
         return {}
     blocks = source.measured.runs.blocks
     sizes = Counter(blocks.get(seed, seed) for seed in seeds)
+    # The weight of each seed in a mean of blocks' means.
     shares = {seed: column.scale / (len(sizes) * sizes[blocks.get(seed, seed)]) for seed in seeds}
     found = {}
     cells = [(1, line.row.cell), *([(-1, line.baseline)] if column.relative else [])]
     for sign, cell in cells:
         floor = source.measured.noise(column.quantity, cell, line.at, line.clock)
+        # Seeds are sampled independently, so squares add up. The sign keeps a baseline's error whole in a mean of rows.
         found[cell, line.at] = sign * math.hypot(*(shares[seed] * floor.get(seed, math.nan) for seed in seeds))
     return found
 
@@ -288,6 +293,7 @@ def _reported(line: TableLine, column: Column, table: RunTable, source: TableSou
     row = source.reported_row(line.row.cell, line.row.reported, line.share, line.clock)
     if relative is None or column.printed_relative:
         return mean_of(row, column.reported)
+    # The baseline is a row of the table, which may declare how its reported row is found.
     override = next((r.reported for r in table.rows if r.cell == line.baseline and r.at == "end"), {})
     baseline = source.reported_row(line.baseline, override, line.share, line.clock)
     if relative == "speedup" and column.in_brackets:
@@ -375,6 +381,7 @@ def _judged_by_others(frame: pd.DataFrame, table: RunTable) -> pd.DataFrame:
         if column.judged_by:
             other = [each.name for each in table.columns].index(column.judged_by)
             compared = ~frame["verdict"].iloc[i::width].isin([MISSING, BASELINE, NOT_APPLICABLE])
+            # Cells go line by line, so every `width`-th is of this column.
             own = frame.index[i::width][compared]
             found = frame["verdict"].iloc[other::width][compared.to_numpy()]
             frame.loc[own, "verdict"] = found.replace(NOT_APPLICABLE, NOT_COMPARABLE).to_numpy()
@@ -389,9 +396,11 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
     """
     column, grouped = cells[0].column, any(cell.line.group for cell in cells)
     rows = [cell for cell in cells if not cell.line.is_baseline and cell.line.at != 0]
+    # What cannot be, such as a stage that an algorithm lacks, does not leave the mean without a value.
     parts = [cell for cell in rows if cell.applicable] or rows
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
     reported = parts if seeds else [cell for cell in parts if not math.isnan(cell.reported)]
+    # Not validated, since only this row has no cell.
     row = Row.model_construct(label="Mean", cell="", at="end", reported={}, group="", baseline=None)
     return TableCell(
         line=TableLine(row, "All" if grouped else "", "Mean", baseline="(each row's)"),
@@ -443,10 +452,13 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
 
 def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
     if not cell.applicable:
-        return NOT_APPLICABLE
+        # A row without runs is missing in all columns: one of unsampled benchmarks alone would count as run.
+        name = cell.line.row.cell
+        return MISSING if name and name not in source.measured.runs.runs["cell"].to_numpy() else NOT_APPLICABLE
     relative = relation(cell.column)
     is_baseline = bool(relative) and cell.line.is_baseline
     corrected = family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan
     result = verdict(cell.estimate, cell.reported, relative, is_baseline, corrected)
+    # What was not run, is a baseline or has no reported value does not depend on times.
     undecided = result not in (MISSING, BASELINE, NOT_COMPARABLE)
     return UNEVEN if undecided and cell.timed and timed_unevenly(source.measured.runs) else result

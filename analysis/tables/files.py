@@ -56,6 +56,7 @@ def write_tables(preset: str, paper: str) -> None:
     if compared and spec:
         _write_counterparts(compared, {number: reported[number] for number in sorted(compared)}, source, layout)
     written = layout.tables(paper)
+    # Last, since the record has the hashes of all files, those of earlier calls included.
     record_derived(written, (file for file in written.glob("*") if file.is_file()), folder / RECORD)
 
 
@@ -101,10 +102,12 @@ def main_result(sheet: Sheet, layout: Layout, paper: str) -> tuple[str, dict[str
     table = sheet.table
     if not isinstance(table, TableOfCells):
         return "", {"run": 0, "of": 0, "heading": ""}
+    # A column in brackets needs one before it, which may not be among these.
     relative = [column.model_copy(update={"in_brackets": False}) for column in sheet.columns if relation(column)]
     if not relative:
         return "", {"run": 0, "of": 0, "heading": table.heading}
     compared = [row for row in table.rows if row.at == "end" and row.cell != (row.baseline or table.baseline)]
+    # By label and cell: a cell may have several rows, at its start and its end.
     keys = pd.MultiIndex.from_tuples([(row.label, id_of(paper, row.cell)) for row in compared], names=["row", "cell"])
     cells = sheet.cells[sheet.cells["column"].isin([column.name for column in relative])]
     cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]

@@ -78,19 +78,17 @@ def csv(sheet: Sheet) -> str:
 
     Digits are those that are shown; what is missing is empty.
     """
-    rows = []
+    header, rows = ["group", "row"], []
+    # Not by title: columns with equal titles would replace each other.
+    for slot in sheet.lines[0].cells if sheet.lines else []:
+        header += [slot.column.title, f"{slot.column.title} ±", f"{slot.column.title}, paper"]
     for line in sheet.lines:
-        row = {"group": line.group, "row": line.label}
+        row = [line.group, line.label]
         for slot in line.cells:
-            title, decimals = slot.column.title, slot.column.decimals
-            values = {
-                title: slot.cell["reproduced"],
-                f"{title} ±": slot.half_width,
-                f"{title}, paper": slot.cell["reported"],
-            }
-            row |= {name: "" if math.isnan(value) else digits(value, decimals) for name, value in values.items()}
+            values = (slot.cell["reproduced"], slot.half_width, slot.cell["reported"])
+            row += ["" if math.isnan(value) else digits(value, slot.column.decimals) for value in values]
         rows.append(row)
-    frame = pd.DataFrame(rows).replace("", math.nan).dropna(axis="columns", how="all")
+    frame = pd.DataFrame(rows, columns=header).replace("", math.nan).dropna(axis="columns", how="all")
     return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
@@ -109,6 +107,7 @@ def html(sheet: Sheet, base: Path, name: str = "", data: str = "") -> str:
     columns = []
     for i, title in enumerate(sheet.headers):
         slots = [line.slots[i] for line in sheet.lines]
+        # The longest interval of a column reserves its width, so that the values are aligned.
         spread, marks = max((slot.spread for slot in slots), key=len, default=""), any(slot.marked for slot in slots)
         columns.append({"title": title, "paper": sheet.papers[i], "spread": spread, "marks": marks})
     return TEMPLATES.get_template("table.html.j2").render(
@@ -132,6 +131,7 @@ def _details(slot: Slot, line: SheetRow, base: Path) -> dict[str, Any] | None:
     title = ", ".join(filter(None, (line.group, line.label)))
     paths = [Path(path) for each in (slot, *slot.bracketed) for path in str(each.cell["manifests"]).split()]
     links = [(" ".join(path.parent.parts[-2:]), Path(os.path.relpath(path, base)).as_posix()) for path in paths]
+    # A value and its speedup rest on the same runs, which are listed once.
     return {"title": title, "terms": found, "links": list(dict.fromkeys(links))}
 
 

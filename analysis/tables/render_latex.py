@@ -47,6 +47,7 @@ def latex(sheet: Sheet) -> str:
     """The table as a float that is scaled down where it is wider than the text."""
     slots = [slot for line in sheet.lines for slot in line.slots]
     found = {slot.verdict for slot in slots} | {slot.marked.verdict for slot in slots if slot.marked}
+    # In the order of COMMANDS, and only what the legend in the caption has to explain.
     shown = [verdict for verdict in COMMANDS if verdict in found]
     commands = "".join(rf"\providecommand{{{COMMANDS[v][0]}}}{{{COMMANDS[v][1]}}}" + "\n" for v in shown)
     columns = sum(1 + paper for paper in sheet.papers)

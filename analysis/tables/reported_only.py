@@ -73,6 +73,7 @@ def speedups_texts(speedups: pd.DataFrame, table: int, name: str) -> dict[str, s
     """`redraft.analysis.data.timing.reported_speedups` in Markdown and as an HTML fragment with the identifier `name`,
     by suffix; a line a setting and method, labelled by what tells them apart."""
     names = [column for column in speedups if column not in KINDS]
+    # Without the last line, the mean, whose setting is empty.
     varying = [column for column in names if speedups[column].iloc[:-1].nunique() > 1] or names[:1]
     labels = [" ".join(filter(None, row)) for row in speedups[varying].itertuples(index=False)]
     if names[0] not in varying:
@@ -99,6 +100,7 @@ def counterparts_markdown(missing: pd.DataFrame, reported: Mapping[int, Reported
     total, without = int(summary["reported rows"].sum()), int(summary["without"].sum())
     points = pd.Series("", index=missing.index)
     for position in spec.positions:
+        # Where a row has several clocks the last declared one is named.
         points = missing[position].where(missing[position] != "", points)
     names = ["table", "cell", *spec.key, "reason"]
     grouped = missing.assign(point=points).groupby(names, sort=False)["point"]

@@ -104,6 +104,7 @@ def _cell(
 ) -> ResolvedCell:
     seeds = experiments.seeds(cell, experiments.preset(preset))
     reported = match_of(cell, spec) if spec else None
+    # The paper's first epoch is a share of its runs, which says nothing of a run with other epochs.
     changed = "epochs" in {**cell.trainer, **cell.trainer_factors}
     epochs = None if changed else float(experiments.hyperparameters(cell.home).trainer["epochs"].value)
     try:
@@ -112,6 +113,7 @@ def _cell(
         return ResolvedCell(seeds, reported, epochs, lacks_run=f"{error.message}: {error.value}")
     every, clock = run.trainer.evaluate_every, run.trainer.evaluation_clock
     if clock == "steps":
+        # The last policy is evaluated also between two multiples of `evaluate_every`.
         return ResolvedCell(seeds, reported, epochs, "", run.steps, clock, (*range(every, run.steps, every), run.steps))
     # Only a finished run records its number of training steps.
     finished: set[int] = set()

@@ -61,6 +61,7 @@ class Slot:
     def half_width(self) -> float:
         """Half the width of the interval, NaN where there is none or where the value is not its middle."""
         low, high, middle = self.cell["low"], self.cell["high"], self.cell["reproduced"]
+        # A ratio's interval is symmetric around the logarithm, not around the value.
         symmetric = math.isclose(high - middle, middle - low, rel_tol=1e-6, abs_tol=1e-9 * max(1, abs(middle)))
         return (high - low) / 2 if self.has_interval and symmetric else math.nan
 
@@ -86,6 +87,7 @@ class Slot:
     @property
     def brackets(self) -> list[str]:
         """`3.4 ×` of each cell in brackets; † where one of the two compared never reached the target."""
+        # A baseline's speedup over itself is always 1.
         shown = [slot for slot in self.bracketed if slot.verdict not in (*ABSENT, BASELINE)]
         return [NEVER if slot.verdict == NOT_APPLICABLE else f"{slot.value} ×" for slot in shown]
 
@@ -123,6 +125,7 @@ class SheetRow:
     def was_run(self) -> bool:
         """False if values are missing and none is there."""
         verdicts = {slot.verdict for slot in self.cells}
+        # “Not applicable” says nothing of runs: all rows have it at a benchmark that the preset lacks.
         return not (verdicts & set(ABSENT) and verdicts <= {*ABSENT, NOT_APPLICABLE})
 
     @property
@@ -172,6 +175,7 @@ class Sheet:
     def lines(self) -> list[SheetRow]:
         """The lines in order; the heading of a group is at its first line."""
         lines, previous_group = [], ""
+        # `groupby` drops lines whose key is NaN, which an empty group is in pandas' CSV.
         for (group, label), part in self.cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
             indexed = part.set_index("column")
             slots: list[Slot] = []

@@ -38,6 +38,7 @@ class SparklineTable:
 
 def trajectories(sheet: Sheet) -> SparklineTable:
     """The drawings of the lines that were run; a column's share their axis of values, all share that of steps."""
+    # `step` is text: that of the initial policy is "0", which is true, and only last policies without a step are false.
     lines = [line for line in sheet.lines if line.step and line.was_run]
     by_series: dict[str, list[SheetRow]] = {}
     for line in lines:

@@ -68,6 +68,7 @@ def _of_target(target: RunTarget, table: TargetTable) -> list[Column]:
 
 def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
     """The columns of a budget: what is spent of it, the accuracy at the equal budget, and the difference."""
+    # Each cell once: the baseline is a row too.
     bought = AT_EQUAL + ":".join([budget.quantity, "+".join(dict.fromkeys(table.cells)), table.accuracy])
     unit = f" ({budget.unit})" if budget.unit else ""
     spent = Column(
@@ -80,7 +81,8 @@ def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
     accuracy = Column(
         name=f"{budget.name}_accuracy", title=f"Accuracy at equal {budget.title} (%)", quantity=bought, decimals=1
     )
-    changes = {"name": f"{budget.name}_difference", "title": "Δ (points)", "relative": "difference"}
+    difference = f"Δ at equal {budget.title} (points)"
+    changes = {"name": f"{budget.name}_difference", "title": difference, "relative": "difference"}
     return [spent, accuracy, accuracy.model_copy(update=changes)]
 
 

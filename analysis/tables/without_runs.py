@@ -53,8 +53,10 @@ def as_printed(value: float, reported: float, decimals: int) -> str:
         return NOT_APPLICABLE
     if math.isnan(reported):
         return NOT_COMPARABLE
+    # A difference of infinities is NaN, and both never is agreement.
     if math.isinf(value) or math.isinf(reported):
         return AGREES if value == reported else DIFFERS
+    # Half a unit of the last printed digit; printed decimals are no binary fractions, hence the rest.
     return AGREES if abs(value - reported) <= 0.5 * 10**-decimals + 1e-9 else DIFFERS
 
 
@@ -83,6 +85,7 @@ def make_published(table: PublishedTable, reported: ReportedTable) -> pd.DataFra
     by_label = {(line.group, line.row.label): line for line in lines}
     records = []
     for line in lines:
+        # In the row's own group first, since groups have rows of the same labels.
         baseline = by_label.get((line.group, line.row.baseline or "")) or next(
             (other for other in lines if other.row.label == line.row.baseline), None
         )
@@ -125,7 +128,8 @@ def _curve_records(
         time, claimed = line.times[i] if line.times else math.nan, mean_of(own, target.reported)
         before = baseline.times[i] if baseline and baseline.times else math.nan
         speedup, claimed_speedup = _ratio(before, time), speedup_of(own, other, target.reported)
-        records.append(_curve_record(line, target.name, time, claimed, table.decimals))
+        decimals = table.decimals if target.decimals is None else target.decimals
+        records.append(_curve_record(line, target.name, time, claimed, decimals))
         records.append(
             _curve_record(line, f"{target.name}_speedup", speedup, claimed_speedup, table.decimals, baseline)
         )
@@ -143,6 +147,7 @@ def _ratio(before: float, after: float) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
+    # A target that one of the two never reached has no speedup.
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan
 
