@@ -150,7 +150,7 @@ def _wrong_type(error: ValidationError, file: Path, whole: str, *at: str) -> Use
         file=file,
         key=", ".join([*at, ".".join(map(str, first["loc"]))]) if first["loc"] else whole,
         value=shown if len(shown) < 80 else f"{shown[:80]}…",
-        allowed=first["msg"].removeprefix("Input should be "),
+        allowed=first["msg"].removeprefix("Input should be ").removeprefix("Value error, "),
     )
 
 
@@ -182,6 +182,23 @@ def read_steps(file: Path) -> list[dict[str, Any]]:
                 allowed=str(number),
             )
     return records
+
+
+def check_record(record: Mapping[str, Any], types: TypeAdapter[Any], file: Path) -> None:
+    """Raise a UserError if a step's record, which `read_steps` has read, lacks a field of `types` or has another type.
+
+    `read_steps` checks only the fields that every run has; a command checks those that it computes with.
+    """
+    try:
+        types.validate_python(record)
+    except ValidationError as error:
+        line = f"line {record['step'] + 1}"
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "missing":
+            raise UserError(
+                "this record lacks a field", file=file, key=", ".join([line, ".".join(map(str, first["loc"]))])
+            ) from None
+        raise _wrong_type(error, file, line, line) from None
 
 
 def read_manifest(file: Path, *needed: str) -> dict[str, Any]:

@@ -9,17 +9,19 @@ Not modelled: prefill, sampling, scheduling, verl's work around the engine, and 
 therefore predictions of decoding alone, and reports label them as such next to measured ones.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, StringConstraints, TypeAdapter, model_validator
 
 from redraft.errors import UserError
-from redraft.result_files import read_steps
+from redraft.result_files import Typed, check_record, read_steps
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Roofline, SwitchRule, Threshold, Toggle, ToggleState
 from redraft.selfspec.roofline import MARGIN, block_efficiency, block_seconds, target_seconds, token_acceptance
@@ -133,6 +135,23 @@ class Acceptance:
         return np.searchsorted(self.starts, position, side="right") - 1
 
 
+class BlockCounts(Typed):
+    """Types of the fields of a step's record that have the blocks of speculation by position."""
+
+    draft_length: PositiveInt
+    proposed_from: dict[Annotated[str, StringConstraints(pattern=r"^\d+$")], PositiveFloat]
+    kept_from: dict[str, NonNegativeFloat]
+
+    @model_validator(mode="after")
+    def _of_the_same_blocks(self) -> Self:
+        if any(self.kept_from.get(start, math.inf) > proposed for start, proposed in self.proposed_from.items()):
+            raise ValueError("for each key of proposed_from a number in kept_from that is no larger")
+        return self
+
+
+BLOCK_COUNTS: TypeAdapter[Any] = TypeAdapter(BlockCounts)
+
+
 def measured_acceptance(file: Path) -> Acceptance:
     """Acceptance over all steps of a run, by position, from its `steps.jsonl`.
 
@@ -141,12 +160,15 @@ def measured_acceptance(file: Path) -> Acceptance:
     has the acceptance of the range before, and of the first measured one if there is none before.
 
     Raises:
-        UserError: if the file is missing or damaged, or records no block.
+        UserError: if the file is missing or damaged, records no block, or lacks a field that belongs to blocks.
     """
     by_start: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     for record in read_steps(file):
-        gamma: Any = record.get("draft_length")
-        for start, proposed in record.get("proposed_from", {}).items():
+        if "proposed_from" not in record:
+            continue
+        check_record(record, BLOCK_COUNTS, file)
+        gamma = record["draft_length"]
+        for start, proposed in record["proposed_from"].items():
             by_start[int(start)].append((gamma, proposed / gamma, record["kept_from"][start]))
     if not by_start:
         raise UserError(
