@@ -130,7 +130,7 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
         raise UserError("invalid length of prompts", key="--prompt", value=options.prompt, allowed="0 or more")
     engine = SimulatedEngine(calibration, options.prompt, options.slots, options.engines)
     if ":" in options.lengths:
-        lengths = parse_quantiles(options.lengths).lengths(options.responses)
+        lengths = _in_random_order(parse_quantiles(options.lengths).lengths(options.responses), options.engines)
     else:
         lengths = read_lengths(Path(options.lengths))
     gammas, acceptance = _gammas(options.gamma), _acceptance(options.alpha)
@@ -144,6 +144,17 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
         on = ["never", "-"] if active is None else [f"{active} active", f"{time.slowest.plain_seconds:.1f}"]
         rows.append([mode, *_seconds(time.seconds, times["off"].seconds), *on, f"{time.speculated:.0%} of tokens"])
     return ["mode", "seconds", "against off", "on at", "after s", "by speculation"], rows
+
+
+def _in_random_order(lengths: np.ndarray, engines: int) -> np.ndarray:
+    """Ascending lengths in the order in which their responses begin, float64 (n,), the same in every call.
+
+    A prompt's place in a batch says nothing about its response. In ascending order the longest responses would begin
+    last, when other slots are free already. Each engine keeps an equal share of short and long ones: whole rows are
+    permuted, of one response per engine (`simulate_rollout`).
+    """
+    rows = [lengths[i : i + engines] for i in range(0, len(lengths), engines)]
+    return np.concatenate([rows[i] for i in np.random.default_rng(0).permutation(len(rows))])
 
 
 def _gammas(text: str) -> tuple[int, ...]:
