@@ -17,6 +17,8 @@ from redraft.lab.selfspec.simulate import (
     simulate_rollout,
 )
 from redraft.lab.selfspec.sweep import write_sweep
+from redraft.provenance import own_hash_file
+from redraft.result_files import write_own_hash
 from redraft.selfspec.calibration import read_calibration, write_calibration
 from redraft.selfspec.roofline import block_efficiency
 from tests.selfspec import QWEN, measurements
@@ -76,6 +78,20 @@ def test_a_fit_is_printed_and_written(printed, folder):
     assert written.costs == QWEN.costs
     metadata = json.loads((folder / "fitted.json").read_text())["metadata"]
     assert (metadata["sweep"], metadata["gammas"], metadata["points"]) == ("sweep.csv", [3, 7, 11, 15], 180)
+
+
+def test_a_sweep_with_a_hash_must_be_the_measured_one_and_others_show_how_complete_they_are(printed, folder, mistake):
+    sweep = folder / "sweep.csv"
+    lines = sweep.read_text().splitlines(keepends=True)
+    assert "all modes at 180 of 180 points" in printed(*FIT)
+    write_own_hash(sweep)
+    assert "all modes at 180 of 180 points" in printed(*FIT)
+    sweep.write_text("".join(lines[:-9]))
+    text = mistake(folder, *FIT)
+    assert "sweep.csv" in text
+    assert "differs from the hash in sweep.csv.sha256" in text
+    own_hash_file(sweep).unlink()
+    assert "all modes at 171 of 180 points" in printed(*FIT)
 
 
 def test_a_data_sheet_and_other_drafters_can_be_given(printed, folder):

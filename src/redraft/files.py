@@ -193,7 +193,12 @@ def write_atomically(file: Path, content: bytes | str) -> None:
 
 def write_json(file: Path, content: Any) -> None:
     """Write a complete file of indented JSON or nothing."""
-    write_atomically(file, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    write_atomically(file, json_text(content))
+
+
+def json_text(content: Any) -> str:
+    """Indented JSON with a line feed at its end; a ValueError for NaN and infinity."""
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def read_json(file: Path, *, finite: bool = False) -> Any:

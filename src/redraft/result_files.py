@@ -1,7 +1,7 @@
 """Reading of result files: their content has the expected types, and is what the recorded hashes say.
 
-The records form a chain. `manifest.json` has the hashes of a run's records, rollouts and policies, `generations.json`
-those of the manifest and of the generations, `grades.json` those of the generations and of the scores. A file that is
+The records form a chain. `manifest.json` has the hashes of a run's records, rollouts and policies, and its own hash is
+in `manifest.json.sha256`. `generations.json` has those of the manifest and of the generations, `grades.json` those of the generations and of the scores. A file that is
 made from these has its hash in a file next to it, or in the record of its folder (tables, figures, pages). So a file
 that was damaged or edited is an error of the next command that reads it.
 """
@@ -28,7 +28,7 @@ from pydantic import (
 
 from redraft.errors import UserError
 from redraft.files import errors_of_reading, read_json, read_json_lines, sha256, steps_in, write_atomically, write_json
-from redraft.provenance import hashes, policies_of
+from redraft.provenance import hashes, own_hash_file, policies_of
 
 CACHED_BYTES = 2**20
 """Size of a file in bytes from which it is hashed once in the life of a process, while it does not change."""
@@ -202,8 +202,10 @@ def check_record(record: Mapping[str, Any], types: TypeAdapter[Any], file: Path)
 
 
 def read_manifest(file: Path, *needed: str) -> dict[str, Any]:
-    """A run's manifest, with at least these keys; errors as of `read_typed`."""
+    """A run's manifest, with at least these keys; errors as of `read_typed`, and if it was changed since training."""
     content: dict[str, Any] = read_typed(file, MANIFEST, *needed)
+    # Until a run is evaluated no other record has its manifest's hash. Manifests of earlier versions have none.
+    check_own_hash(file, optional=True)
     return content
 
 
@@ -442,12 +444,19 @@ def write_with_hash(file: Path, content: Any) -> None:
         write_atomically(file, content)
     else:
         write_json(file, content)
-    write_atomically(_hash_file(file), f"{sha256(file)}  {file.name}\n")
+    write_own_hash(file)
 
 
-def check_own_hash(file: Path) -> None:
-    """Check a file of `write_with_hash`; a UserError if it was changed since, or has no hash."""
-    record = _hash_file(file)
+def write_own_hash(file: Path) -> None:
+    """Write the hash of a file next to it, in the format of `sha256sum`."""
+    write_atomically(own_hash_file(file), f"{sha256(file)}  {file.name}\n")
+
+
+def check_own_hash(file: Path, *, optional: bool = False) -> None:
+    """Check a file with a hash next to it; a UserError if it was changed since, or has no hash unless `optional`."""
+    record = own_hash_file(file)
+    if optional and not record.exists():
+        return
     if not record.exists():
         raise UserError("this file has no recorded hash", file=file, hint="an earlier version made it; make it again")
     with errors_of_reading(record):
@@ -465,7 +474,3 @@ def read_with_hash(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -
     content = read_typed(file, types, *needed)
     check_own_hash(file)
     return content
-
-
-def _hash_file(file: Path) -> Path:
-    return file.with_name(f"{file.name}.sha256")

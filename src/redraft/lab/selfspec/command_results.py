@@ -24,6 +24,7 @@ from redraft.lab.selfspec.simulate import (
     simulate_training,
 )
 from redraft.lab.selfspec.sweep import Sweep, read_sweep
+from redraft.result_files import check_own_hash
 from redraft.selfspec.calibration import Calibration, read_calibration, write_calibration
 from redraft.selfspec.constants import read_model
 from redraft.selfspec.controller import Control, Ladder, Roofline, SwitchRule, Threshold
@@ -55,6 +56,8 @@ def calibrate(
     for key, value in (("--tflops", tflops), ("--bandwidth", peak_bandwidth)):
         if value is not None and not 0 < value < np.inf:
             raise UserError("a device's throughput is above 0", key=key, value=value, allowed="more than 0")
+    # Of a sweep that `redraft calibrate` measured; a file cut between two lines looks like a smaller sweep.
+    check_own_hash(sweep_file, optional=True)
     sweep, costs = read_sweep(sweep_file), read_model(model, draft_bits=draft_bits).costs
     ranges = ranges_of_device(peak_bandwidth * 1e12) if peak_bandwidth else ranges_of_sweep(sweep, costs)
     fitted = fit(sweep, costs, tflops * 1e12, ranges)
@@ -83,12 +86,13 @@ def parameters(calibration: Calibration) -> Rows:
     ]
 
 
-def quality(fitted: Fit) -> str:
-    """Losses of the fit, and its agreement with the sweep."""
+def quality(fitted: Fit, sweep: Sweep) -> str:
+    """Losses of the fit, its agreement with the sweep, and the sweep's number of points next to that of its grid."""
     share = fitted.agreeing / fitted.points
     return (
         f"loss {fitted.losses[0]:.6f} of plain decoding, {fitted.losses[1]:.6f} of speculation\n"
-        f"speedup on the measured side of 1 at {fitted.agreeing} of {fitted.points} points ({share:.1%})"
+        f"speedup on the measured side of 1 at {fitted.agreeing} of {fitted.points} points ({share:.1%})\n"
+        f"all modes at {fitted.points} of {sweep.grid} points of batch size, length and gamma"
     )
 
 

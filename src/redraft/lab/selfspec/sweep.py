@@ -71,6 +71,12 @@ class Sweep:
         """Draft lengths, ascending."""
         return sorted({m.gamma for m in self.measurements if m.mode in (DRAFT, VERIFY)})
 
+    @property
+    def grid(self) -> int:
+        """Number of combinations of the batch sizes, lengths and draft lengths in it."""
+        measured = [m for m in self.measurements if m.batch > 0]
+        return len({m.batch for m in measured}) * len({m.seq for m in measured}) * len(self.gammas)
+
     def times(self, mode: str, gamma: int = 0) -> PassTimes:
         """Median times of a mode, without warm-up."""
         return _times([m for m in self.measurements if (m.mode, m.gamma) == (mode, gamma) and m.batch > 0])
