@@ -1,9 +1,9 @@
 """Reading of result files: their content has the expected types, and is what the recorded hashes say.
 
 The records form a chain. `manifest.json` has the hashes of a run's records, rollouts and policies, and its own hash is
-in `manifest.json.sha256`. `generations.json` has those of the manifest and of the generations, `grades.json` those of the generations and of the scores. A file that is
-made from these has its hash in a file next to it, or in the record of its folder (tables, figures, pages). So a file
-that was damaged or edited is an error of the next command that reads it.
+in `manifest.json.sha256`. `generations.json` has those of the manifest and of the generations, `grades.json` those of
+the generations and of the scores. A file that is made from these has its hash in a file next to it, or in the record of
+its folder (tables, figures, pages). So a file that was damaged or edited is an error of the next command that reads it.
 """
 
 import json

@@ -11,6 +11,7 @@ import typer
 
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset
 from redraft.cli.terminal import document, filled
+from redraft.config.site import GPUS_PER_NODE
 from redraft.errors import UserError
 from redraft.messages import echo
 
@@ -85,7 +86,9 @@ def _submitted(preset: str, resources: dict[str, int | str]) -> list[dict[str, A
     options = {"slurm_partition": "partition", "slurm_account": "account", "qos": "qos", "constraint": "constraint"}
     command = ["srun", "--nodes=1", "--ntasks=1", f"--time={SUBMITTED_MINUTES}", "--mem=4G", "--quiet"]
     command += [f"--{option}={resources[name]}" for name, option in options.items() if name in resources]
-    command += str(resources.get("slurm_extra", "")).split()
+    # GPUs of a type with a hyphen are such an option (`Site.resources`), with the number of the whole stage.
+    extra = str(resources.get("slurm_extra", "")).split()
+    command += [f"{o.rpartition(':')[0]}:1" if o.startswith(GPUS_PER_NODE) else o for o in extra]
     if gres := str(resources.get("gres", "")):
         command.append(f"--gres={gres.rpartition(':')[0]}:1")
     command += [sys.executable, "-m", "redraft", "doctor", "--preset", preset, "--json"]

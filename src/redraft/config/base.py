@@ -197,9 +197,10 @@ def format_lenience(lenience: float) -> str:
         return "inf"
     if lenience in (0.0, 1.0):
         return f"{lenience:g}"
-    exponent = round(math.log(lenience), 6)
-    if abs(exponent) < 700 and math.exp(exponent) == lenience:
-        return f"e^{exponent:g}"
+    exponent = f"{round(math.log(lenience), 6):g}"
+    # Only if it is read as the same number: fingerprints contain the text. Above 709 `exp` would overflow.
+    if abs(float(exponent)) < 700 and math.exp(float(exponent)) == lenience:
+        return f"e^{exponent}"
     return repr(lenience)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from redraft.config.base import defining
-from redraft.config.data import Benchmark
+from redraft.config.data import Benchmark, Data
 from redraft.config.experiment import Run
+from redraft.config.generated import Generated
 from redraft.config.preset import Preset
 
 
@@ -54,10 +55,20 @@ def benchmarks_fingerprint(benchmarks: Mapping[str, Benchmark], graded: bool) ->
     Generations do not depend on the location, the description and the grading of problems.
     """
     omitted = {"description"} if graded else {"description", "role", "grading"}
-    location = set() if graded else {"split", "local", "sha256", "incomplete"}
     return fingerprint(
-        {name: defining(b, omitted) | {"data": defining(b.data, location)} for name, b in benchmarks.items()}
+        {
+            name: defining(b, omitted) | {"data": defining(b.data) if graded else _sampled(b.data)}
+            for name, b in benchmarks.items()
+        }
     )
+
+
+def _sampled(data: Data) -> dict[str, Any]:
+    """Fields of problems that generations depend on."""
+    fields = defining(data, {"split", "local", "sha256", "incomplete"})
+    # `split` is documentation in hub data, but selects generated problems. `held-out`, the split of nearly all
+    # benchmarks, stays omitted, since evaluations were finished before the split counted.
+    return fields | ({"split": data.split} if isinstance(data, Generated) and data.split == "train" else {})
 
 
 def sampling_fingerprint(preset: Preset) -> str:

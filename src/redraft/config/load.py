@@ -60,7 +60,9 @@ class Experiments(PaperFiles):
             return content
         others = [name for name in self._presets if name != file.stem]
         check_known([str(content["base"])], others, "no such preset", file, "base")
-        below = read_yaml(self._preset(str(content["base"])))
+        below = read_yaml(base := self._preset(str(content["base"])))
+        if not isinstance(below, dict):
+            raise UserError("must be a mapping", file=base, key="(the whole file)", value=shown(below))
         if "base" in below:
             key, allowed = "base", "a preset without a base"
             raise UserError("a base has a base itself", file=file, key=key, value=content["base"], allowed=allowed)

@@ -107,7 +107,7 @@ def request_of(stage: Stage, preset: Preset) -> Request:
 
 def ray_cpus(engine: VerlEngine) -> int:
     """CPUs of each node that Ray's actors reserve under verl. Where Ray counts fewer, it waits forever and silently."""
-    units = engine.verl.get(STORAGE_UNITS, DEFAULT_STORAGE_UNITS if engine.gpus else 1)
+    units = engine.verl_leaves.get(STORAGE_UNITS, DEFAULT_STORAGE_UNITS if engine.gpus else 1)
     return BUNDLE_CPUS * max(engine.gpus, 1) + math.ceil(units / engine.nodes) + OTHER_CPUS
 
 
@@ -130,7 +130,7 @@ def _training(preset: Preset, size: float) -> Request:
     # full while they are loaded or saved; vLLM's weights in bfloat16.
     offloaded = 0.0
     if isinstance(engine, VerlEngine):
-        offloads = engine.offload or any("offload_policy" in key for key in engine.verl)
+        offloads = engine.offload or any("offload_policy" in key for key in engine.verl_leaves)
         offloaded = (32 if offloads else 4) / engine.nodes
     gathered, sampled = 8, 2 * replicas
     memory = _on_gpus(size * (offloaded + gathered + sampled), processes=engine.gpus)
@@ -167,6 +167,6 @@ def parameters(model: Model) -> float:
     if isinstance(model, TinyModel):
         attention = 4 * model.hidden_size * model.heads * model.head_dim
         return model.layers * (attention + 3 * model.hidden_size * model.intermediate_size)
-    name = model.name if isinstance(model, GgufModel) else model.path.rsplit("/", 1)[-1]
+    name = model.name if isinstance(model, GgufModel) else model.path.rstrip("/").rsplit("/", 1)[-1]
     named = re.search(r"(?<![0-9.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])", name)
     return float(named[1]) * (1e9 if named[2] in "bB" else 1e6) if named else DEFAULT_PARAMETERS

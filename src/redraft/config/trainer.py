@@ -20,7 +20,7 @@ from redraft.config.base import (
     invalid,
 )
 from redraft.config.capability import Capability
-from redraft.config.verl_keys import BITWISE_VALUES, checked_site_keys
+from redraft.config.verl_keys import BITWISE_VALUES, checked_site_keys, leaves
 
 Reward = Literal["last_box", "boxed_or_numeric", "release"]
 """Rule that rewards a response (docs/grading.md)."""
@@ -225,11 +225,16 @@ class VerlEngine(EngineSettings):
             return self
         if self.seeds != "request":
             raise invalid("bitwise needs a seed for each request", "request", ("seeds",), value=self.seeds)
-        for key, value in self.verl.items():
+        for key, value in self.verl_leaves.items():
             needed = BITWISE_VALUES.get(key.rpartition(".")[2], value)
             if value != needed:
                 raise invalid("bitwise is not known to hold with this", str(needed), ("verl", key), value=value)
         return self
+
+    @property
+    def verl_leaves(self) -> dict[str, Any]:
+        """`verl` with mappings flattened to dotted keys, for checks of single keys."""
+        return leaves(self.verl)
 
     @field_validator("dtype")
     @classmethod
