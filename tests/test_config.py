@@ -1084,3 +1084,17 @@ def test_a_mapping_below_verl_is_checked_as_its_dotted_keys_are():
         with pytest.raises(ValidationError, match="bitwise is not known to hold"):
             VerlEngine(bitwise=True, verl=verl)
         assert VerlEngine(verl=verl).verl == verl
+
+
+def test_an_overlong_buffer_beyond_the_length_limit_is_rejected():
+    """At a limit of 64 tokens a buffer of 4096 would take 0.99 of a response's reward even for 10 tokens."""
+    experiments = Experiments(ROOT)
+    cell = next(cell for cell in experiments.cells("spec_rl") if cell.algorithm.kind == "dapo")
+    limit = experiments.run_of(cell, 0, "tiny").trainer.max_response_tokens
+    for buffer in (0.5, limit):
+        changed = cell.model_copy(update={"algorithm": DAPO(overlong={"buffer": buffer})})
+        assert experiments.run_of(changed, 0, "tiny").algorithm.overlong.buffer == buffer
+    changed = cell.model_copy(update={"algorithm": DAPO(overlong={"buffer": limit + 1})})
+    with pytest.raises(UserError, match="longer than a response may be") as error:
+        experiments.run_of(changed, 0, "tiny")
+    assert error.value.key == "algorithm.overlong.buffer"

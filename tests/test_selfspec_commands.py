@@ -234,6 +234,7 @@ MISTAKES = {
     "a falling ladder": ((*SIMULATE, "--gamma", "7,5"), ["--gamma", "ascending"]),
     "half a draft": ((*SIMULATE, "--gamma", "2.5"), ["--gamma", "2.5"]),
     "a ladder by position": ((*SIMULATE, "--gamma", "5,7", "--alpha", "0:0.9,9:0.8"), ["one acceptance for all"]),
+    "a last acceptance without a ladder": ((*SIMULATE, "--last-alpha", "0.9"), ["--last-alpha", "several", "--gamma"]),
     "a last acceptance above 1": ((*SIMULATE, "--gamma", "5,7", "--last-alpha", "2"), ["--last-alpha", "0 to 1"]),
     "a model that is not covered": ((*SIMULATE, "--model", "moe.json"), ["mixture of experts", "num_experts"]),
 }

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from redraft.config.base import Config, invalid
 from redraft.config.schedule import Schedule
+from redraft.errors import UserError
 from redraft.methods.dynamic import DynamicSampling
 from redraft.methods.epochs import Epochs
 
@@ -73,6 +74,16 @@ class Overlong(Config):
 
     penalty: float = Field(default=1.0, gt=0)
     """Penalty at the length limit, subtracted from the reward."""
+
+    def check(self, limit: int) -> None:
+        """Raise a UserError for a buffer longer than the length limit, which would punish responses of any length."""
+        if self.buffer > limit:
+            raise UserError(
+                "the overlong buffer is longer than a response may be",
+                key="algorithm.overlong.buffer",
+                value=self.buffer,
+                allowed=f"at most {limit} (trainer.max_response_tokens), or a share below 1",
+            )
 
 
 class DAPO(PolicyGradient):

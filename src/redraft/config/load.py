@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from redraft.config import hyperparameters as trainers
 from redraft.config import own
+from redraft.config.algorithm import DAPO
 from redraft.config.base import LARGEST_SEED, PAPER, id_of, near
 from redraft.config.cell import Cell, CellFile, coordinate
 from redraft.config.claims import ClaimFile
@@ -459,6 +460,8 @@ class Experiments(PaperFiles):
         try:
             run.schedule.check(run.trainer, run.data.size)
             run.reuse.check(run.schedule, run.trainer)
+            if isinstance(run.algorithm, DAPO) and run.algorithm.overlong:
+                run.algorithm.overlong.check(run.trainer.max_response_tokens)
             if isinstance(run.model, TinyModel):
                 run.reuse.check_vocabulary(run.model.vocabulary)
         except UserError as error:

@@ -138,6 +138,13 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
     else:
         lengths = read_lengths(Path(options.lengths))
     gammas, acceptance = _gammas(options.gamma), _acceptance(options.alpha)
+    if options.last_alpha is not None and len(gammas) == 1:
+        raise UserError(
+            "one draft length has one rollout, without a last one",
+            key="--last-alpha",
+            value=options.last_alpha,
+            allowed="with several draft lengths in --gamma",
+        )
     speculation = Speculation("off", gammas[0], acceptance, options.threshold)
     if len(gammas) > 1:
         return _training(lengths, engine, speculation, Ladder(gammas), _alphas(options, acceptance))
