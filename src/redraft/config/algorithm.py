@@ -70,6 +70,7 @@ class Overlong(Config):
 
     def tokens(self, limit: int) -> float:
         """Length of the buffer in tokens at a length limit."""
+        # Shares are below 1, since no buffer is shorter than a token.
         return self.buffer if self.buffer >= 1 else self.buffer * limit
 
     penalty: float = Field(default=1.0, gt=0)
@@ -110,6 +111,7 @@ class DAPO(PolicyGradient):
 
     @model_validator(mode="after")
     def _higher(self) -> "DAPO":
+        # Clip-higher is what distinguishes DAPO; the fields exchanged would be a run of another algorithm.
         if self.clip_high < self.clip_low:
             raise invalid(
                 f"clip_high ({self.clip_high}) must not be below clip_low ({self.clip_low})", at=("clip_high",)

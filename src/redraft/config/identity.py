@@ -26,6 +26,7 @@ def canonical(value: Any) -> str:
 def _check_unambiguous(value: Any) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
+            # JSON would write the keys 1 and "1" alike.
             if not isinstance(key, str):
                 raise TypeError(f"cannot fingerprint a key of type {type(key).__name__}")
             _check_unambiguous(item)
@@ -33,6 +34,7 @@ def _check_unambiguous(value: Any) -> None:
         for item in value:
             _check_unambiguous(item)
     elif isinstance(value, float):
+        # Python would write `NaN`, which is no JSON.
         if not math.isfinite(value):
             raise TypeError("cannot fingerprint a number that is not finite")
     elif value is not None and not isinstance(value, str | int):
@@ -74,5 +76,6 @@ def _sampled(data: Data) -> dict[str, Any]:
 def sampling_fingerprint(preset: Preset) -> str:
     """Fingerprint of the generations of a preset's evaluation, with backend, harness and precision."""
     benchmarks = benchmarks_fingerprint(preset.benchmarks, graded=False)
+    # Nothing for the default, so that evaluations from before the field keep their fingerprint.
     precision = [] if preset.engine.dtype == "auto" else [preset.engine.dtype]
     return fingerprint([benchmarks, preset.evaluation.backend, preset.evaluation.harness, *precision])

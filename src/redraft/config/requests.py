@@ -82,6 +82,7 @@ class Request(Config):
 
 def gpus_of(stage: Stage, engine: Engine) -> int:
     """GPUs per node of a stage's job: the preset's for training, at most one for evaluation, none for grading."""
+    # Evaluation samples with one replica on one GPU; further GPUs of the job would idle.
     return {"train": engine.gpus, "evaluate": min(engine.gpus, 1), "grade": 0}[stage]
 
 
@@ -107,6 +108,7 @@ def request_of(stage: Stage, preset: Preset) -> Request:
 
 def ray_cpus(engine: VerlEngine) -> int:
     """CPUs of each node that Ray's actors reserve under verl. Where Ray counts fewer, it waits forever and silently."""
+    # Each storage actor reserves a CPU; a run without GPUs has one (`train.verl.settings`).
     units = engine.verl_leaves.get(STORAGE_UNITS, DEFAULT_STORAGE_UNITS if engine.gpus else 1)
     return BUNDLE_CPUS * max(engine.gpus, 1) + math.ceil(units / engine.nodes) + OTHER_CPUS
 
@@ -121,8 +123,10 @@ def _training(preset: Preset, size: float) -> Request:
         cpus = engine.threads
         if isinstance(engine, VerlEngine) and engine.nodes > 1:
             cpus = max(GPU_CPUS, ray_cpus(engine))
+        # 32 bytes for each parameter as below: actor and critic in float32. No GPU, so nothing is offloaded.
         state = size * 32 + _logits(preset, size)
         return Request(cpus=cpus, memory_gb=_on_cpu(state, 12 if under_verl else 2), runtime=runtime)
+    # Each replica of vLLM has the weights once more, in bfloat16.
     replicas = engine.gpus // engine.tensor_parallel if isinstance(engine, VerlEngine) else 0
     reserved = ray_cpus(engine) if isinstance(engine, VerlEngine) else 0
     # Bytes per parameter: if offloaded, weight, gradient and Adam's two moments in float32, for the actor and for PPO's
@@ -140,6 +144,7 @@ def _training(preset: Preset, size: float) -> Request:
 def _evaluation(preset: Preset, size: float) -> Request:
     runtime = "1h" if size < MAX_SMALL_PARAMETERS else "1d"
     if not preset.engine.gpus:
+        # GiB of vLLM's processes and of this one, and of this one alone (docs/slurm.md).
         processes = 6 if preset.evaluation.backend == "vllm" else 2
         memory = _on_cpu(size * 4 + _logits(preset, size), processes)
         return Request(cpus=preset.evaluation_threads, memory_gb=memory, runtime=runtime)
@@ -168,5 +173,6 @@ def parameters(model: Model) -> float:
         attention = 4 * model.hidden_size * model.heads * model.head_dim
         return model.layers * (attention + 3 * model.hidden_size * model.intermediate_size)
     name = model.name if isinstance(model, GgufModel) else model.path.rstrip("/").rsplit("/", 1)[-1]
+    # A number and its unit as a whole word: neither the 2.5 of Qwen2.5 nor the 2b of `v2b1` is a size.
     named = re.search(r"(?<![0-9.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])", name)
     return float(named[1]) * (1e9 if named[2] in "bB" else 1e6) if named else DEFAULT_PARAMETERS

@@ -99,6 +99,7 @@ SET_BY = {
 
 def under(key: str, prefix: str) -> bool:
     """True if a dotted key is `prefix` or below it."""
+    # With the dot: `critic.fsdp_size` is not below `critic.fsdp`.
     return key == prefix or key.startswith(prefix + ".")
 
 
@@ -118,8 +119,10 @@ def checked_site_keys(keys: dict[str, Any]) -> dict[str, Any]:
         PydanticCustomError: for the first other key, with the setting that decides it.
     """
     for key in keys:
+        # A mapping above an allowed key is not allowed, since it may contain others.
         if any(under(key, allowed) for allowed in SITE_KEYS):
             continue
+        # The error names the setting to change instead, if there is one.
         setters = [prefix for prefix in SET_BY if under(key, prefix)]
         if setters:
             why, expected = (
