@@ -58,6 +58,7 @@ def write_manifest(
             **environment(),
             "node": node(),
             "processes": list(processes),
+            # Each process but the first continues one that ended early.
             "preemptions": max(len(processes) - 1, 0),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
@@ -82,6 +83,7 @@ def policies_of(manifest: Mapping[str, Any]) -> dict[int, str]:
     """Folders of the policies that a run saved for evaluation, relative to its manifest, by number of finished
     steps."""
     matches = [match for name in manifest["sha256"] if (match := POLICY.fullmatch(name))]
+    # One entry for each folder, which has several files.
     return {int(match[2]): match[1] for match in sorted(matches, key=lambda match: int(match[2]))}
 
 
@@ -112,6 +114,7 @@ def model_files(folder: Path, before: Mapping[str, Any]) -> dict[str, dict[str, 
     for file in sorted(files):
         name, stat = file.relative_to(folder).as_posix(), file.stat()
         state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+        # The state in place of the content: hashing a large model takes minutes.
         known = before.get(name, {}).get("state") == state
         found[name] = before[name] if known else {"state": state, "sha256": sha256(file)}
     return found
@@ -152,9 +155,11 @@ def local_content(part: Model | Data, imported: Path) -> str | None:
 
 def environment() -> dict[str, Any]:
     """Hash of the environment's lock file, versions of packages, and the machine."""
+    # An installed package has no lock file beside it.
     locked = sha256(lock()) if lock().exists() else None
     versions = {}
     for name in PACKAGES:
+        # Extras decide which packages are installed.
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {"lock_sha256": locked, "packages": versions, "machine": machine()}
@@ -173,6 +178,7 @@ def git_state() -> dict[str, Any]:
     For a frozen copy these are the values of its checkout, and `code` is the hash of the copy.
     """
     if (file := code_root() / FROZEN).exists():
+        # Jobs of a campaign run from a copy outside the checkout, where git knows nothing.
         frozen = read_json(file)
         return dict(frozen["git"]) | {"code": frozen["code"]}
 
@@ -207,6 +213,7 @@ def machine() -> dict[str, Any]:
     """Processor, cores and memory."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
+    # `platform.processor` is often empty on Linux.
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     return {

@@ -64,6 +64,7 @@ def read_curve(
             raise UserError(
                 problem, file=file, key=f"line {line}, {time}", value=later[0], allowed=f"more than {row[0]:g}"
             )
+    # Last, since a damaged line says more than a wrong number of lines.
     check_length(file, "validations", len(records), validations)
     return [(at, math.fsum(values) / len(values)) for at, *values in rows]
 
@@ -75,6 +76,7 @@ def curve_file(folder: str, name: str | None, *, optional: bool = False) -> Path
         UserError: if the folder exists and a file that is not optional does not.
     """
     where = published_data() / folder
+    # Without the folder nothing was downloaded; with it a missing file is a mistake.
     if name is None or not where.is_dir():
         return None
     if not (where / name).is_file():
@@ -113,6 +115,7 @@ def read_points(source: PublishedPoints, quantity: str) -> list[tuple[float, flo
     if (file := curve_file(str(path.parent), path.name)) is None:
         return []
     with errors_of_reading(file, ValueError):  # also that of another encoding and of an empty file
+        # A number that was cut is still a number.
         if not file.read_bytes().endswith(b"\n"):
             raise ValueError("its last line has no end")
         frame = pd.read_csv(file, dtype=str)
@@ -145,6 +148,7 @@ def check_published(experiments: Experiments, paper: str) -> None:
     """Read all published files of a paper's tables and figures once, so that a fault is reported before anything
     runs."""
     tables = [table for table in experiments.tables(paper).tables if isinstance(table, PublishedTable)]
+    # Before anything runs: tables are made last, hours later.
     for table in tables:
         for row in table.rows:
             if file := curve_file(table.folder, row.file, optional=row.optional):
@@ -188,6 +192,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _text(file: Path) -> str:
     """Content of a UTF-8 file, without its byte order mark."""
     with errors_of_reading(file):
+        # As bytes: a wrong encoding is then an error with its line.
         content = file.read_bytes()
     if not content.strip():
         raise UserError("this published file is empty", file=file)

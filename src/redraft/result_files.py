@@ -144,6 +144,7 @@ def read_typed(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -> An
 def _wrong_type(error: ValidationError, file: Path, whole: str, *at: str) -> UserError:
     """The first of pydantic's errors; `whole` is the key if the type of all is wrong, `at` precedes other keys."""
     first = error.errors(include_url=False)[0]
+    # As JSON, in which texts have quotes.
     shown = json.dumps(first["input"])
     return UserError(
         "this file is damaged: a value has the wrong type",
@@ -164,6 +165,7 @@ def read_steps(file: Path) -> list[dict[str, Any]]:
     if manifest.exists():
         recorded = read_manifest(manifest, "sha256")["sha256"]
         check_listed([file.name], recorded, manifest)
+        # Of a finished run the hash first: it also finds a change that leaves valid lines.
         check_hashes(file.parent, {file.name: recorded[file.name]}, manifest)
     if not records:
         raise UserError("this file has no steps", file=file)
@@ -248,6 +250,7 @@ def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> Non
     Raises:
         UserError: for the first file that is missing or has another hash.
     """
+    # Threads suffice, since hashing large data releases Python's lock.
     with ThreadPoolExecutor() as pool:
         found = dict(zip(recorded, pool.map(lambda name: _hash(folder / name), recorded), strict=True))
     for name, digest in recorded.items():
@@ -270,6 +273,7 @@ def _hash(file: Path) -> str | None:
     state = file.stat()
     if state.st_size < CACHED_BYTES:
         return sha256(file)
+    # A changed file is another key of the cache.
     return _hash_of_large(file, state.st_size, state.st_mtime_ns, state.st_ino)
 
 
@@ -293,12 +297,14 @@ def check_manifest(folder: Path, manifest: Mapping[str, Any], steps: int | None 
         UserError: if it is another run's, or a hash is missing.
     """
     file, recorded = folder / "manifest.json", manifest["sha256"]
+    # The last three folders are paper, cell and seed, as in the manifest's `run`.
     own, name = "/".join(folder.absolute().parts[-3:]), manifest.get("run")
     if name != own:
         raise UserError("this is the manifest of another run", file=file, key="run", value=name, allowed=own)
     rollouts = {int(found[1]) for found in map(ROLLOUTS.fullmatch, recorded) if found}
     count = max(rollouts, default=0) + 1 if steps is None else steps
     lacking = (f"rollouts/step-{step:04d}.parquet" for step in range(count) if step not in rollouts)
+    # The last policy is always evaluated, whatever the clock (`TrainerConfig.evaluates`).
     last = [] if count in policies_of(manifest) else [f"policies/step-{count:04d}"]
     check_listed(["steps.jsonl", *lacking, *last], recorded, file)
     return count
@@ -312,6 +318,7 @@ def check_records(folder: Path, manifest: Mapping[str, Any], steps: int | None =
     """
     file, count = folder / "manifest.json", check_manifest(folder, manifest, steps)
     check_hashes(folder, {"steps.jsonl": manifest["sha256"]["steps.jsonl"]}, file)
+    # The hash proves that the records are the run's, not that the run was complete.
     if (lines := (folder / "steps.jsonl").read_bytes().count(b"\n")) != count:
         raise UserError(
             "this run has another number of records than of steps",
@@ -335,6 +342,7 @@ def rollout_files(folder: Path) -> dict[int, Path]:
         recorded = read_manifest(manifest, "sha256")["sha256"].items()
         of_rollouts = {name: digest for name, digest in recorded if name.startswith("rollouts/")}
         check_hashes(folder, of_rollouts, manifest)
+        # A file that no record names may be of another run.
         if unknown := {file.name for file in files.values()} - {Path(name).name for name in of_rollouts}:
             raise UserError("the manifest has no hash of this file", file=folder / "rollouts" / min(unknown))
     return files
@@ -352,6 +360,7 @@ def check_run(folder: Path, steps: int | None = None, *, large: bool = False) ->
         UserError: for the first file that is not what its record names.
     """
     file = folder / "manifest.json"
+    # From the training outwards: each record names the hashes of the one before.
     manifest = read_manifest(file, "sha256")
     check_records(folder, manifest, steps)
     if large and (folder / "rollouts").is_dir():
@@ -387,6 +396,7 @@ def check_evaluation(folder: Path, *, large: bool = False) -> None:
     check_hashes(folder, grades["sha256"], folder / "grades.json")
     check_same(grades["made_from"], generations["sha256"], folder / "grades.json")
     if large:
+        # Generations may have been removed to save space; those that are there must be right.
         present = {name: digest for name, digest in generations["sha256"].items() if (folder / name).exists()}
         check_hashes(folder, present, folder / "generations.json")
 

@@ -53,12 +53,14 @@ def calibrate(
     Raises:
         UserError: for an invalid sweep, an unsupported model or a failed fit.
     """
+    # NaN is in no range, so it is rejected too.
     for key, value in (("--tflops", tflops), ("--bandwidth", peak_bandwidth)):
         if value is not None and not 0 < value < np.inf:
             raise UserError("a device's throughput is above 0", key=key, value=value, allowed="more than 0")
     # Of a sweep that `redraft calibrate` measured; a file cut between two lines looks like a smaller sweep.
     check_own_hash(sweep_file, optional=True)
     sweep, costs = read_sweep(sweep_file), read_model(model, draft_bits=draft_bits).costs
+    # The released ranges suit GPUs like the A100 only; those of the sweep suit any device.
     ranges = ranges_of_device(peak_bandwidth * 1e12) if peak_bandwidth else ranges_of_sweep(sweep, costs)
     fitted = fit(sweep, costs, tflops * 1e12, ranges)
     metadata = {
@@ -129,6 +131,7 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
     """
     calibration = read_calibration(options.calibration)
     if options.model:
+        # An estimate: factor and overheads are those of the calibrated model.
         calibration = calibration.of_model(read_model(options.model))
     if not 0 <= options.prompt < np.inf:
         raise UserError("invalid length of prompts", key="--prompt", value=options.prompt, allowed="0 or more")
@@ -152,6 +155,7 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
     rows = []
     for mode, time in times.items():
         active = time.slowest.turned_on_at
+        # Of the slowest engine, which decides the rollout's time.
         on = ["never", "-"] if active is None else [f"{active} active", f"{time.slowest.plain_seconds:.1f}"]
         rows.append([mode, *_seconds(time.seconds, times["off"].seconds), *on, f"{time.speculated:.0%} of tokens"])
     return ["mode", "seconds", "against off", "on at", "after s", "by speculation"], rows
@@ -170,6 +174,7 @@ def _in_random_order(lengths: np.ndarray, engines: int) -> np.ndarray:
 
 def _gammas(text: str) -> tuple[int, ...]:
     parts = text.split(",")
+    # Ascending, distinct and above 0 in one comparison.
     if not all(part.strip().isdecimal() for part in parts) or sorted({0, *map(int, parts)}) != [0, *map(int, parts)]:
         raise UserError(
             "invalid draft lengths",
@@ -202,6 +207,7 @@ def _alphas(options: SimulationOptions, acceptance: Acceptance) -> list[float]:
         raise UserError(
             "a ladder takes one acceptance for all positions", key="--alpha", value=options.alpha, allowed="0 to 1"
         )
+    # Without an end the acceptance is constant.
     last = acceptance.alpha[0] if options.last_alpha is None else options.last_alpha
     if not 0 <= last <= 1:
         raise UserError("invalid acceptance", key="--last-alpha", value=last, allowed="0 to 1")

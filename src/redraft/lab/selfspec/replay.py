@@ -74,6 +74,7 @@ class TracedRollout:
         """Mean tokens per block at another draft length, by equation 1."""
         if self.tau is None or gamma == self.gamma:
             return self.tau
+        # τ counts the token after the kept proposals, which is always there.
         alpha = float(token_acceptance(self.tau - 1, self.gamma))
         return float(block_efficiency(alpha, gamma))
 
@@ -84,6 +85,7 @@ def read_rollouts(file: Path) -> list[TracedRollout]:
     Raises:
         UserError: if the file is missing or damaged, records no passes, or lacks a field that belongs to them.
     """
+    # Other runs record no passes; `read_steps` checks the rest of the file.
     records = [record for record in read_steps(file) if "passes" in record]
     if not records:
         raise UserError(
@@ -110,9 +112,11 @@ def replay(control: Control, rollouts: Sequence[TracedRollout]) -> list[TracedRo
     replayed = []
     for rollout in rollouts:
         control.begin()
+        # Only active responses and lengths enter; the control decides and records by itself.
         for active, length in passes_of(rollout.trace):
             control.draft_length(active, length)
         rollout_now = TracedRollout(rollout.step, control.gamma, rollout.tau_at(control.gamma), tuple(control.trace))
         replayed.append(rollout_now)
+        # Without a block of its own the replayed control has measured nothing, whatever the run did.
         control.adapt(rollout_now.tau if rollout_now.speculated else None)
     return replayed

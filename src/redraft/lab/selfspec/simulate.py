@@ -60,6 +60,7 @@ class Quantiles:
         """
         if count < 2:
             raise ValueError(f"both ends need 2 lengths, got {count}")
+        # Lengths spread over orders of magnitude, so quantiles are joined on a logarithmic scale.
         return np.round(np.exp(np.interp(np.linspace(0, 1, count), self.shares, np.log(self.tokens))))
 
 
@@ -83,6 +84,7 @@ def read_lengths(file: Path) -> np.ndarray:
         UserError: if the file is missing or empty, or a line is not a positive whole number.
     """
     try:
+        # At any white space, also the carriage returns of other systems.
         lines = file.read_text(encoding="utf-8").split()
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
         raise UserError(
@@ -128,10 +130,12 @@ class Acceptance:
         """Mean tokens per block if speculation generates all responses of these lengths; from 1 to γ + 1."""
         ends = np.array([*self.starts[1:], np.inf])
         tokens = np.clip(lengths[:, None], self.starts, ends) - np.array(self.starts)
+        # Tokens over blocks, and not a mean of τ over tokens, in which long blocks would count too much.
         mean = np.sum(tokens) / np.sum(tokens / block_efficiency(np.array(self.alpha), gamma))
         return float(np.clip(mean, 1, gamma + 1))  # rounding may exceed the range
 
     def _part(self, position: np.ndarray) -> np.ndarray:
+        # `right`, since an α holds from its start on.
         return np.searchsorted(self.starts, position, side="right") - 1
 
 
@@ -181,6 +185,7 @@ def measured_acceptance(file: Path) -> Acceptance:
     for _, steps in sorted(by_start.items()):
         gammas, blocks, kept = np.array(steps, float).T
         alphas.append(float(token_acceptance(kept, gammas, blocks)))
+    # The first range begins at 0, whatever the first measured one is; others begin where blocks did.
     _, *starts = sorted(by_start)
     return Acceptance(tuple(alphas), (0.0, *map(float, starts)))
 
@@ -267,14 +272,18 @@ def simulate_rollout(lengths: np.ndarray, engine: SimulatedEngine, speculation: 
     """
     if not len(lengths) or np.min(lengths) < 1 or engine.slots < 1 or engine.count < 1:
         raise ValueError("needs responses of 1 token or more, and 1 or more slots and engines")
+    # A roofline decides by the τ of the last rollout; here as if that had speculated throughout.
     tau = speculation.acceptance.mean_tau(lengths, speculation.gamma)
     rules: dict[Mode, SwitchRule] = {
         "threshold": Threshold(speculation.threshold),
         "roofline": Roofline(engine.calibration, speculation.gamma, tau, speculation.margin),
     }
+    # A value without state, so engines can share it; each starts from `OFF`.
     toggle = Toggle(rules[speculation.mode], speculation.ramp) if speculation.mode in rules else None
+    # In turn, as the rollout manager distributes tasks (`train.verl.manager`).
     by_engine = [lengths[i :: engine.count] for i in range(min(engine.count, len(lengths)))]
     times = tuple(_EngineRun(part, engine, speculation, toggle).finish() for part in by_engine)
+    # Without a block nothing was measured, and a ladder stays where it is.
     return RolloutTime(times, tau if any(time.blocks for time in times) else None)
 
 
@@ -306,6 +315,7 @@ class _EngineRun:
         self.total = lengths[: engine.slots].astype(float)
         self.done = np.zeros_like(self.total)
         self.tokens = float(np.sum(lengths))
+        # Always-on speculation passes the ramp guard, which is a part of toggles.
         self.state = ToggleState(on=True) if speculation.mode == "always" else OFF
         self.seconds = self.plain_seconds = self.plain_tokens = 0.0
         self.passes = self.blocks = 0
@@ -319,6 +329,7 @@ class _EngineRun:
             else:
                 self._decode()
             going = self.done < self.total - 1e-9  # blocks advance by fractions of tokens
+            # Waiting responses take the free slots at once, as in an engine with continuous batching.
             free = len(going) - int(np.sum(going))
             self.total = np.concatenate([self.total[going], self.waiting[:free]])
             self.done = np.concatenate([self.done[going], np.zeros(min(free, len(self.waiting)))])
@@ -335,6 +346,7 @@ class _EngineRun:
 
     def _decode(self) -> None:
         """Plain passes until a response ends or the toggle switches speculation on, at once."""
+        # A whole number: blocks, which add fractions of tokens, come only after the switch.
         count = int(np.min(self.total - self.done))
         lengths = self._lengths(count, 1.0)
         if self.toggle:
@@ -351,10 +363,13 @@ class _EngineRun:
         """Blocks until a response ends or its acceptance changes, at once."""
         acceptance, gamma = self.speculation.acceptance, self.speculation.gamma
         rates = acceptance.tau(self.done, gamma)
+        # Up to the next event only: the end of a response, or of a range of positions with one α.
         left = np.minimum(self.total, acceptance.end(self.done)) - self.done
+        # At least one block, also where rounding leaves less than a token's 10⁻⁹.
         count = max(int(np.ceil(np.min(left / rates) - 1e-9)), 1)
         lengths = self._lengths(count, float(np.mean(rates)))
         self.seconds += float(np.sum(block_seconds(self.engine.calibration, len(self.total), lengths, gamma)))
+        # The last block of a response may be longer than what is left of it.
         self.done = np.minimum(self.done + count * rates, self.total)
         self.blocks += count
 
