@@ -20,6 +20,7 @@ from redraft.config import (
     GRPO,
     PPO,
     RLOO,
+    ArithmeticProblems,
     Benchmark,
     Capability,
     Cell,
@@ -380,6 +381,11 @@ def test_every_file_of_the_repository_fits_its_schema(kind):
 @given(st.one_of(st.floats(min_value=0, allow_nan=False), st.sampled_from([0.0, 1.0, math.inf])))
 def test_a_lenience_survives_being_written(lenience):
     assert parse_lenience(format_lenience(lenience)) == lenience
+
+
+@pytest.mark.parametrize("text", ["e^1.234567", "e^-2.123456", "e^12.3457"])
+def test_a_lenience_with_more_digits_than_are_written_survives_too(text):
+    assert parse_lenience(format_lenience(parse_lenience(text))) == parse_lenience(text)
 
 
 @pytest.mark.parametrize("value", [-1, "-0.5", float("nan"), "nan", "e^x", "much", None, True, [], "-inf"])
@@ -1002,6 +1008,18 @@ def test_skipped_problems_and_another_origin_are_told_apart():
     assert prints[0] == prints[2]
 
 
+def test_the_split_of_generated_problems_is_in_the_fingerprint_and_that_of_hub_data_is_not():
+    def of(data):
+        return benchmarks_fingerprint({"one": Benchmark(data=data)}, graded=False)
+
+    held_out = ArithmeticProblems(size=8, split="held-out")
+    assert of(held_out) != of(ArithmeticProblems(size=8, split="train"))
+    hub = HubProblems(id="a/b", files=["x.jsonl"], size=2)
+    assert of(hub) == of(hub.model_copy(update={"split": "test"}))
+    # As before the split counted: finished evaluations keep their fingerprint.
+    assert of(held_out) == "e4363a72371b242f"
+
+
 def test_a_template_is_in_the_fingerprint_unless_it_was_the_first_default():
     """Hub data without a template once sent the problem alone; their runs keep their fingerprints."""
     bare, boxed = (defining(HubProblems(id="a/b", files=["x"], size=1, **f)) for f in ({"template": "{problem}"}, {}))
@@ -1045,6 +1063,10 @@ def test_a_preset_may_start_from_another_one(folder):
         with pytest.raises(UserError) as error:
             Experiments(folder).preset("other")
         assert all(word in str(error.value) for word in ["other.yaml", "base", *words])
+    file.write_text("")
+    with pytest.raises(UserError, match="must be a mapping") as error:
+        Experiments(folder).preset("other")
+    assert error.value.file == file
 
 
 def test_a_preset_has_the_papers_values_at_its_base(folder):
@@ -1052,3 +1074,27 @@ def test_a_preset_has_the_papers_values_at_its_base(folder):
     experiments = Experiments(folder)
     mine, tiny = (experiments.run("ar3po/grpo", 5, name).trainer for name in ("mine", "tiny"))
     assert mine == tiny
+
+
+def test_a_mapping_below_verl_is_checked_as_its_dotted_keys_are():
+    for verl in (
+        {"actor_rollout_ref.actor.fsdp_config.full_determinism": False},
+        {"actor_rollout_ref.actor.fsdp_config": {"full_determinism": False}},
+    ):
+        with pytest.raises(ValidationError, match="bitwise is not known to hold"):
+            VerlEngine(bitwise=True, verl=verl)
+        assert VerlEngine(verl=verl).verl == verl
+
+
+def test_an_overlong_buffer_beyond_the_length_limit_is_rejected():
+    """At a limit of 64 tokens a buffer of 4096 would take 0.99 of a response's reward even for 10 tokens."""
+    experiments = Experiments(ROOT)
+    cell = next(cell for cell in experiments.cells("spec_rl") if cell.algorithm.kind == "dapo")
+    limit = experiments.run_of(cell, 0, "tiny").trainer.max_response_tokens
+    for buffer in (0.5, limit):
+        changed = cell.model_copy(update={"algorithm": DAPO(overlong={"buffer": buffer})})
+        assert experiments.run_of(changed, 0, "tiny").algorithm.overlong.buffer == buffer
+    changed = cell.model_copy(update={"algorithm": DAPO(overlong={"buffer": limit + 1})})
+    with pytest.raises(UserError, match="longer than a response may be") as error:
+        experiments.run_of(changed, 0, "tiny")
+    assert error.value.key == "algorithm.overlong.buffer"

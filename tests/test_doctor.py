@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from redraft.cli.app import main
+from redraft.cli.doctor import _submitted
 from redraft.config import Experiments
 from redraft.config.site import Site
 from redraft.ops.doctor import checks
@@ -317,6 +318,22 @@ def test_a_compute_node_is_checked_in_a_job_with_the_site_s_options(capsys, monk
     call = (tmp_path / "calls").read_text()
     assert all(option in call for option in ("--partition=small", "--account=mine", "--exclusive", "--preset smoke"))
     assert "--gres" not in call
+
+
+def test_a_compute_node_is_checked_with_one_gpu_also_of_a_type_with_a_hyphen(monkeypatch):
+    calls = []
+
+    def srun(command, **_):
+        calls.append(command)
+        return SimpleNamespace(stdout='{"rows": []}', returncode=0)
+
+    monkeypatch.setattr("redraft.cli.doctor.subprocess.run", srun)
+    paper = Experiments(ROOT).preset("paper")
+    for model in ("a100-sxm4-80gb", "a100"):
+        _submitted("paper", Site(gpu_model=model).resources("train", paper))
+    assert "--gpus-per-node=a100-sxm4-80gb:1" in calls[0]
+    assert "--gres=gpu:a100:1" in calls[1]
+    assert not any(option.endswith(":8") for call in calls for option in call)
 
 
 def test_a_job_without_a_report_is_one_error(capsys, monkeypatch, tmp_path):

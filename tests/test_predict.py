@@ -18,6 +18,7 @@ from redraft.config.algorithm import GRPO
 from redraft.config.data import ProblemFile
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
+from redraft.evaluate.generate import _policies_of
 from redraft.files import sha256
 from redraft.lab.predict import observations
 from redraft.lab.predict.jackknife import IntervalEstimate
@@ -28,7 +29,8 @@ from redraft.lab.predict.saved_run import SavedRun, open_run
 from redraft.methods.epochs import Epochs
 from redraft.methods.speculative import Speculative
 from redraft.methods.vanilla import Vanilla
-from redraft.provenance import write_manifest
+from redraft.provenance import own_hash_file, write_manifest
+from redraft.result_files import read_manifest, read_steps
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 from redraft.train.local.trainer import LocalTrainer
@@ -252,6 +254,20 @@ def test_the_wrong_drafter_is_noticed(run, file, mistake, tmp_path):
     assert "at most 0.05 nats" in said
 
 
+def test_a_manifest_that_was_changed_before_an_evaluation_is_noticed(run, tmp_path):
+    """No record of an evaluation has its hash yet, and an evaluation would make one of the changed manifest."""
+    file = shutil.copytree(run, tmp_path / "changed") / "manifest.json"
+    text = file.read_text()
+    file.write_text(text.replace('"seconds": 1.0', '"seconds": 9.0'))
+    assert file.read_text() != text
+    for read in (open_run, lambda folder: read_steps(folder / "steps.jsonl"), lambda _: _policies_of(file)):
+        with pytest.raises(UserError, match="differs from the hash in manifest.json.sha256") as error:
+            read(file.parent)
+        assert error.value.file == file
+    own_hash_file(file).unlink()  # as of an earlier version
+    assert read_manifest(file)["seconds"] == 9.0
+
+
 def tempered(run, temperature):
     """The run's manifest with another temperature."""
     manifest = deepcopy(open_run(run).manifest)
@@ -265,6 +281,7 @@ def test_drafts_at_another_temperature_are_noticed(run, file, mistake, tmp_path)
     assert "sampled at another temperature" in said
     copy = shutil.copytree(run, tmp_path / "tempered")
     (copy / "manifest.json").write_text(json.dumps(tempered(run, 0.6)))
+    own_hash_file(copy / "manifest.json").unlink()
     assert "sampled at another temperature" in mistake(tmp_path, "predict", str(copy))
     with pytest.raises(UserError, match="sampled at another temperature"):
         measure_pair(open_run(copy), 2, 4, held_out=0)

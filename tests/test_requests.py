@@ -115,6 +115,7 @@ def test_one_gpu_under_the_local_trainer_asks_for_a_share_of_a_node():
         ("Qwen/Qwen3-1.7B-Base", 1.7e9),
         ("meta-llama/Llama-3.2-1B-Instruct", 1e9),
         ("Qwen/Qwen3-14B-Base", 14e9),
+        ("/models/Qwen3-32B/", 32e9),
         ("/models/30B/my-finetune", DEFAULT_PARAMETERS),
         ("org/model-v2b1", DEFAULT_PARAMETERS),
     ],

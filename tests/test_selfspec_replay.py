@@ -219,3 +219,24 @@ def test_the_command_prints_a_run_and_its_replay(tmp_path, capsys):
 def test_records_without_a_trace_raise(tmp_path):
     with pytest.raises(UserError, match="these records have no passes"):
         read_rollouts(written(tmp_path, [{"step": 0}]))
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"draft_length": ...}, ["lacks a field", "line 2, draft_length"]),
+        ({"block_efficiency": ...}, ["lacks a field", "line 2, block_efficiency"]),
+        ({"draft_length": None}, ["wrong type", "line 2, draft_length", "null"]),
+        ({"block_efficiency": 6.5}, ["line 2", "from 1 to draft_length + 1"]),
+        ({"passes": [[8, 0, 10]]}, ["lacks a field", "line 2, passes.0.3"]),
+        ({"passes": [["8", 0, 10, 5.0, 14.0]]}, ["wrong type", "line 2, passes.0.0"]),
+    ],
+)
+def test_records_without_what_belongs_to_passes_raise(change, parts, tmp_path):
+    record = {"draft_length": 5, "block_efficiency": 3.0, "passes": [[8, 0, 10, 5.0, 14.0]]}
+    changed = {name: value for name, value in (record | change).items() if value is not ...}
+    file = written(tmp_path, [{"step": 0} | record, {"step": 1} | changed])
+    with pytest.raises(UserError) as error:
+        read_rollouts(file)
+    assert error.value.file == file
+    assert all(part in str(error.value) for part in parts), str(error.value)

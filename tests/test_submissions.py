@@ -52,6 +52,7 @@ def test_a_group_is_one_submission_with_a_request_of_its_own():
         ({"gpus": 8, "nodes": 2}, 64, 30),
         ({"gpus": 1}, 13, 13),
         ({"gpus": 1, "verl": {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 2}}, 8, 7),
+        ({"gpus": 1, "verl": {"transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 2}}}}}, 8, 7),
     ],
 )
 def test_a_run_under_verl_requests_at_least_the_cpus_that_ray_reserves(engine, cpus, reserved):

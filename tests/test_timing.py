@@ -33,3 +33,12 @@ def test_runs_that_decode_the_same_in_the_first_epoch_are_compared():
 def test_runs_of_other_seeds_or_other_tokens_are_not():
     assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 1, 0, 0, 10, 9.0))) is None
     assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0))) is None
+
+
+def test_runs_that_speculated_do_other_work_for_equal_tokens():
+    """With all responses truncated, every run decodes as many tokens; `efficient` never switched speculation on."""
+    of_runs = runs(("ar", 0, 0, 0, 512, 10.0), ("always", 0, 0, 0, 512, 6.0), ("efficient", 0, 0, 0, 512, 10.1))
+    steps = of_runs.steps.assign(speculated_passes=[None, 1.0, 0.0])
+    found = first_epoch_spread(Runs(of_runs.runs, steps, of_runs.scores))
+    assert (found.groups, found.largest) == (1, pytest.approx(1.01))
+    assert found.comparable

@@ -142,10 +142,15 @@ class TimingSpread:
 def first_epoch_spread(runs: Runs) -> TimingSpread | None:
     """Compare the rollout seconds of the first epoch between runs of one seed that decoded the same in each step of it.
 
+    Runs that speculated are left out: equal tokens take them fewer passes, as when all responses are truncated.
+
     Returns:
         None where no two runs did the same work.
     """
     first = runs.steps[runs.steps["epoch"] == 0].sort_values("step")
+    if "speculated_passes" in first:
+        speculated = first["speculated_passes"].fillna(0).groupby([first["cell"], first["seed"]]).transform("max") > 0
+        first = first[~speculated]
     work = first.groupby(["cell", "seed"]).agg(tokens=("tokens_decoded", tuple), seconds=("seconds.rollout", "sum"))
     spread = [
         # Equal in every step and of one seed, which is the same work; an equal sum may be of other steps.

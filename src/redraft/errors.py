@@ -38,6 +38,7 @@ class UserError(Exception):
         parts = [f"{self.file}: " if self.file else "", self.message]
         if self.key is not None:
             parts.append(f"\n  key:     {self.key}")
+        # 0, false and empty texts are values too.
         if self.value is not None:
             parts.append(f"\n  value:   {self.value!r}")
         if self.allowed:

@@ -34,6 +34,7 @@ def sync(path: Path) -> None:
     Without it a power cut could keep the name of a new file and lose its content. Errors of file systems that cannot
     flush folders are ignored.
     """
+    # Folders can be opened for reading only.
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -91,6 +92,7 @@ def errors_of_reading(file: Path, *damage: type[Exception]) -> Iterator[None]:
     except FileNotFoundError:
         raise UserError("this file is missing", file=file) from None
     except damage as error:
+        # Messages of libraries may have pages, or none.
         first = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"this file is damaged ({first})", file=file) from None
     except OSError as error:
@@ -114,6 +116,7 @@ def atomic(file: Path) -> Iterator[Path]:
             temporary.replace(file)
             sync(file.parent)
     finally:
+        # Also after KeyboardInterrupt; after a success it was renamed.
         temporary.unlink(missing_ok=True)
 
 
@@ -133,6 +136,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         for path in [*unfinished.rglob("*"), unfinished]:
             sync(path)
         shutil.rmtree(folder, ignore_errors=True)
+        # A folder that is not empty cannot be replaced by `rename`, so the old one is removed first.
         unfinished.rename(folder)
         sync(folder.parent)
     except Exception as error:
@@ -149,6 +153,7 @@ def unfinished(folder: Path) -> list[Path]:
     found: list[Path] = []
     for path in sorted(folder.rglob(".*")):  # a folder comes before its content
         if TEMPORARY.fullmatch(path.name) or UNFINISHED.fullmatch(path.name):
+            # Files below an unfinished folder are removed with it.
             found += [] if any(path.is_relative_to(other) for other in found) else [path]
     return found
 
@@ -188,12 +193,18 @@ def linked_folder(source: Path, folder: Path) -> None:
 def write_atomically(file: Path, content: bytes | str) -> None:
     """Write a complete file or nothing."""
     with atomic(file) as temporary:
+        # Bytes, so that line feeds stay as they are on every system.
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_json(file: Path, content: Any) -> None:
     """Write a complete file of indented JSON or nothing."""
-    write_atomically(file, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    write_atomically(file, json_text(content))
+
+
+def json_text(content: Any) -> str:
+    """Indented JSON with a line feed at its end; a ValueError for NaN and infinity."""
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def read_json(file: Path, *, finite: bool = False) -> Any:
@@ -214,6 +225,7 @@ def _no_number(text: str) -> None:
 
 def check_length(file: Path, key: str, found: int, declared: int | None) -> None:
     """Raise a UserError if a file of lines has another number of them than is declared; None declares nothing."""
+    # A file cut between two lines looks complete; only a declared number finds it.
     if declared is not None and found != declared:
         problem = "this file is cut off" if found < declared else "this file is longer than declared"
         raise UserError(problem, file=file, key=key, value=found, allowed=str(declared))
@@ -222,6 +234,7 @@ def check_length(file: Path, key: str, found: int, declared: int | None) -> None
 def steps_in(folder: Path, suffix: str = "") -> dict[int, Path]:
     """Files or folders `step-<number>` of a folder by that number, ascending, however many digits they have."""
     names = re.compile(rf"step-(\d+){re.escape(suffix)}")
+    # By number: as texts, step-10000 would be before step-9999.
     found = {int(name[1]): path for path in folder.glob("step-*") if (name := names.fullmatch(path.name))}
     return dict(sorted(found.items()))
 
@@ -250,6 +263,7 @@ def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) ->
     import pandas as pd  # here, since the configuration package imports this module and does not need pandas
 
     with errors_of_reading(file, OSError, ValueError):
+        # Rollouts and generations have checksums, which are compared only with this flag.
         frame = pd.read_parquet(file, columns=list(columns) if only else None, page_checksum_verification=True)
     for column in columns:
         if column not in frame:

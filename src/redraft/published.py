@@ -65,6 +65,7 @@ def read_curve(
             raise UserError(
                 problem, file=file, key=f"line {line}, {time}", value=later[0], allowed=f"more than {row[0]:g}"
             )
+    # Last, since a damaged line says more than a wrong number of lines.
     check_length(file, "validations", len(records), validations)
     return [(at, math.fsum(values) / len(values)) for at, *values in rows]
 
@@ -76,6 +77,7 @@ def curve_file(folder: str, name: str | None, *, optional: bool = False) -> Path
         UserError: if the folder exists and a file that is not optional does not.
     """
     where = published_data() / folder
+    # Without the folder nothing was downloaded; with it a missing file is a mistake.
     if name is None or not where.is_dir():
         return None
     if not (where / name).is_file():
@@ -116,6 +118,7 @@ def read_points(source: PublishedPoints, quantity: str) -> list[tuple[float, flo
     # Not by pandas, which reads "None" as missing, and takes the first fields of longer lines as an index.
     with errors_of_reading(file, ValueError, csv.Error):  # also that of another encoding
         text = file.read_text(encoding="utf-8-sig")
+        # A number that was cut is still a number.
         if not text.endswith("\n"):
             raise ValueError("its last line has no end")
         header, *lines = csv.reader(text.splitlines(), strict=True)
@@ -163,6 +166,7 @@ def check_published(experiments: Experiments, paper: str) -> None:
     """Read all published files of a paper's tables and figures once, so that a fault is reported before anything
     runs."""
     tables = [table for table in experiments.tables(paper).tables if isinstance(table, PublishedTable)]
+    # Before anything runs: tables are made last, hours later.
     for table in tables:
         for row in table.rows:
             if file := curve_file(table.folder, row.file, optional=row.optional):
@@ -206,6 +210,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _text(file: Path) -> str:
     """Content of a UTF-8 file, without its byte order mark."""
     with errors_of_reading(file):
+        # As bytes: a wrong encoding is then an error with its line.
         content = file.read_bytes()
     if not content.strip():
         raise UserError("this published file is empty", file=file)

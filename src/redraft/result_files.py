@@ -1,9 +1,9 @@
 """Reading of result files: their content has the expected types, and is what the recorded hashes say.
 
-The records form a chain. `manifest.json` has the hashes of a run's records, rollouts and policies, `generations.json`
-those of the manifest and of the generations, `grades.json` those of the generations and of the scores. A file that is
-made from these has its hash in a file next to it, or in the record of its folder (tables, figures, pages). So a file
-that was damaged or edited is an error of the next command that reads it.
+The records form a chain. `manifest.json` has the hashes of a run's records, rollouts and policies, and its own hash is
+in `manifest.json.sha256`. `generations.json` has those of the manifest and of the generations, `grades.json` those of
+the generations and of the scores. A file that is made from these has its hash in a file next to it, or in the record of
+its folder (tables, figures, pages). So a file that was damaged or edited is an error of the next command that reads it.
 """
 
 import json
@@ -28,7 +28,7 @@ from pydantic import (
 
 from redraft.errors import UserError
 from redraft.files import errors_of_reading, read_json, read_json_lines, sha256, steps_in, write_atomically, write_json
-from redraft.provenance import hashes, policies_of
+from redraft.provenance import hashes, own_hash_file, policies_of
 
 CACHED_BYTES = 2**20
 """Size of a file in bytes from which it is hashed once in the life of a process, while it does not change."""
@@ -144,13 +144,14 @@ def read_typed(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -> An
 def _wrong_type(error: ValidationError, file: Path, whole: str, *at: str) -> UserError:
     """The first of pydantic's errors; `whole` is the key if the type of all is wrong, `at` precedes other keys."""
     first = error.errors(include_url=False)[0]
+    # As JSON, in which texts have quotes.
     shown = json.dumps(first["input"])
     return UserError(
         "this file is damaged: a value has the wrong type",
         file=file,
         key=", ".join([*at, ".".join(map(str, first["loc"]))]) if first["loc"] else whole,
         value=shown if len(shown) < 80 else f"{shown[:80]}…",
-        allowed=first["msg"].removeprefix("Input should be "),
+        allowed=first["msg"].removeprefix("Input should be ").removeprefix("Value error, "),
     )
 
 
@@ -164,6 +165,7 @@ def read_steps(file: Path) -> list[dict[str, Any]]:
     if manifest.exists():
         recorded = read_manifest(manifest, "sha256")["sha256"]
         check_listed([file.name], recorded, manifest)
+        # Of a finished run the hash first: it also finds a change that leaves valid lines.
         check_hashes(file.parent, {file.name: recorded[file.name]}, manifest)
     if not records:
         raise UserError("this file has no steps", file=file)
@@ -184,9 +186,28 @@ def read_steps(file: Path) -> list[dict[str, Any]]:
     return records
 
 
+def check_record(record: Mapping[str, Any], types: TypeAdapter[Any], file: Path) -> None:
+    """Raise a UserError if a step's record, which `read_steps` has read, lacks a field of `types` or has another type.
+
+    `read_steps` checks only the fields that every run has; a command checks those that it computes with.
+    """
+    try:
+        types.validate_python(record)
+    except ValidationError as error:
+        line = f"line {record['step'] + 1}"
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "missing":
+            raise UserError(
+                "this record lacks a field", file=file, key=", ".join([line, ".".join(map(str, first["loc"]))])
+            ) from None
+        raise _wrong_type(error, file, line, line) from None
+
+
 def read_manifest(file: Path, *needed: str) -> dict[str, Any]:
-    """A run's manifest, with at least these keys; errors as of `read_typed`."""
+    """A run's manifest, with at least these keys; errors as of `read_typed`, and if it was changed since training."""
     content: dict[str, Any] = read_typed(file, MANIFEST, *needed)
+    # Until a run is evaluated no other record has its manifest's hash. Manifests of earlier versions have none.
+    check_own_hash(file, optional=True)
     return content
 
 
@@ -229,6 +250,7 @@ def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> Non
     Raises:
         UserError: for the first file that is missing or has another hash.
     """
+    # Threads suffice, since hashing large data releases Python's lock.
     with ThreadPoolExecutor() as pool:
         found = dict(zip(recorded, pool.map(lambda name: _hash(folder / name), recorded), strict=True))
     for name, digest in recorded.items():
@@ -251,6 +273,7 @@ def _hash(file: Path) -> str | None:
     state = file.stat()
     if state.st_size < CACHED_BYTES:
         return sha256(file)
+    # A changed file is another key of the cache.
     return _hash_of_large(file, state.st_size, state.st_mtime_ns, state.st_ino)
 
 
@@ -274,12 +297,14 @@ def check_manifest(folder: Path, manifest: Mapping[str, Any], steps: int | None 
         UserError: if it is another run's, or a hash is missing.
     """
     file, recorded = folder / "manifest.json", manifest["sha256"]
+    # The last three folders are paper, cell and seed, as in the manifest's `run`.
     own, name = "/".join(folder.absolute().parts[-3:]), manifest.get("run")
     if name != own:
         raise UserError("this is the manifest of another run", file=file, key="run", value=name, allowed=own)
     rollouts = {int(found[1]) for found in map(ROLLOUTS.fullmatch, recorded) if found}
     count = max(rollouts, default=0) + 1 if steps is None else steps
     lacking = (f"rollouts/step-{step:04d}.parquet" for step in range(count) if step not in rollouts)
+    # The last policy is always evaluated, whatever the clock (`TrainerConfig.evaluates`).
     last = [] if count in policies_of(manifest) else [f"policies/step-{count:04d}"]
     check_listed(["steps.jsonl", *lacking, *last], recorded, file)
     return count
@@ -293,6 +318,7 @@ def check_records(folder: Path, manifest: Mapping[str, Any], steps: int | None =
     """
     file, count = folder / "manifest.json", check_manifest(folder, manifest, steps)
     check_hashes(folder, {"steps.jsonl": manifest["sha256"]["steps.jsonl"]}, file)
+    # The hash proves that the records are the run's, not that the run was complete.
     if (lines := (folder / "steps.jsonl").read_bytes().count(b"\n")) != count:
         raise UserError(
             "this run has another number of records than of steps",
@@ -316,6 +342,7 @@ def rollout_files(folder: Path) -> dict[int, Path]:
         recorded = read_manifest(manifest, "sha256")["sha256"].items()
         of_rollouts = {name: digest for name, digest in recorded if name.startswith("rollouts/")}
         check_hashes(folder, of_rollouts, manifest)
+        # A file that no record names may be of another run.
         if unknown := {file.name for file in files.values()} - {Path(name).name for name in of_rollouts}:
             raise UserError("the manifest has no hash of this file", file=folder / "rollouts" / min(unknown))
     return files
@@ -333,6 +360,7 @@ def check_run(folder: Path, steps: int | None = None, *, large: bool = False) ->
         UserError: for the first file that is not what its record names.
     """
     file = folder / "manifest.json"
+    # From the training outwards: each record names the hashes of the one before.
     manifest = read_manifest(file, "sha256")
     check_records(folder, manifest, steps)
     if large and (folder / "rollouts").is_dir():
@@ -368,6 +396,7 @@ def check_evaluation(folder: Path, *, large: bool = False) -> None:
     check_hashes(folder, grades["sha256"], folder / "grades.json")
     check_same(grades["made_from"], generations["sha256"], folder / "grades.json")
     if large:
+        # Generations may have been removed to save space; those that are there must be right.
         present = {name: digest for name, digest in generations["sha256"].items() if (folder / name).exists()}
         check_hashes(folder, present, folder / "generations.json")
 
@@ -425,12 +454,19 @@ def write_with_hash(file: Path, content: Any) -> None:
         write_atomically(file, content)
     else:
         write_json(file, content)
-    write_atomically(_hash_file(file), f"{sha256(file)}  {file.name}\n")
+    write_own_hash(file)
 
 
-def check_own_hash(file: Path) -> None:
-    """Check a file of `write_with_hash`; a UserError if it was changed since, or has no hash."""
-    record = _hash_file(file)
+def write_own_hash(file: Path) -> None:
+    """Write the hash of a file next to it, in the format of `sha256sum`."""
+    write_atomically(own_hash_file(file), f"{sha256(file)}  {file.name}\n")
+
+
+def check_own_hash(file: Path, *, optional: bool = False) -> None:
+    """Check a file with a hash next to it; a UserError if it was changed since, or has no hash unless `optional`."""
+    record = own_hash_file(file)
+    if optional and not record.exists():
+        return
     if not record.exists():
         raise UserError("this file has no recorded hash", file=file, hint="an earlier version made it; make it again")
     with errors_of_reading(record):
@@ -447,7 +483,3 @@ def read_with_hash(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -
     """
     check_own_hash(file)  # first, since a file of an earlier version may lack the hash and also have other fields
     return read_typed(file, types, *needed)
-
-
-def _hash_file(file: Path) -> Path:
-    return file.with_name(f"{file.name}.sha256")

@@ -91,10 +91,12 @@ def function_of(name: str) -> Callable[..., Any] | None:
         if f"{module}.".startswith(f"{error.name}."):
             return None
         raise  # a package that the module needs
+    # Not what the module imports: a stage has one name.
     return found if isfunction(found) and found.__module__ == module else None
 
 
 def _command(name: str, function: Callable[..., Any]) -> Any:
+    # Typer makes a command from a function only as part of an app.
     single = typer.Typer(add_completion=False)
     single.command(name)(function)
     return typer.main.get_command(single)
@@ -144,6 +146,7 @@ def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) 
     try:
         command(args=arguments)
     except SystemExit as end:
+        # After a failure the process exits as usual.
         if fast_exit and not end.code:
             fast_exit.enabled = True
         raise
@@ -159,6 +162,7 @@ def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) 
         if error.errno in NO_SPACE:
             file = error.filename or "a file"
             echo(f"error: {file}: no space left on the device; finished results are intact", err=True)
+        # Without a file's name the message would say nothing; the traceback does.
         elif error.errno in NO_ACCESS and error.filename:
             echo(f"error: {error.filename}: {(error.strerror or '').lower()}", err=True)
         else:

@@ -21,7 +21,9 @@ def _register_cells(file: str | None) -> None:
     from redraft.config import own
 
     if file is not None:
+        # Snakemake's jobs inherit it.
         os.environ[own.VARIABLE] = file
+        # Raises now if the file is missing, and not when the first paper is read.
         own.cells_file()
 
 
@@ -37,6 +39,7 @@ Cells = Annotated[
         "--cells",
         help="User-defined file of cells, added as a paper.",
         callback=_register_cells,
+        # Before `Cell` is looked up, among whose papers this file is.
         is_eager=True,
         expose_value=False,
     ),

@@ -40,6 +40,7 @@ def audit(
     tables: dict[AuditPart, tuple[str, list[dict[str, Any]], bool]] = {}
     chosen = list(dict.fromkeys(parts or [AuditPart.RULES, AuditPart.SAMPLERS]))
     for part in chosen:
+        # For all parts before the first one runs for minutes.
         if temperature != 1 and part not in (AuditPart.SAMPLERS, AuditPart.VLLM_SAMPLERS):
             raise UserError(
                 f"the part {part} has no temperature",
@@ -57,6 +58,7 @@ def audit(
                 tables[part] = _vllm_samplers(draws, temperature)
             case AuditPart.VLLM:
                 tables[part] = _vllm()
+        # Each table as soon as its part ends; a JSON document is complete or absent.
         if not as_json:
             note, rows, _ = tables[part]
             printed = [[_cell(value) for value in row.values()] for row in rows]
@@ -126,6 +128,7 @@ def _audit_each(
 
     all_samplers, results = list(all_samplers), []
     for number, sampler in enumerate(all_samplers, 1):
+        # On standard error, so that standard output is the table or the JSON document alone.
         echo(f"[{number}/{len(all_samplers)}] {sampler.name}, {sampler.engine}", err=True)
         results.append(audit_one(sampler))
     rows = [
@@ -143,6 +146,7 @@ def _audit_each(
         for f in results
     ]
     samples = draws or samplers.SAMPLES
+    # A lower bound, so the note rounds it down.
     power = goodness.power(samples, len(samplers.SPACE.responses), samplers.DISTANCE)
     note = (
         f"Samplers: G-tests of {samples:,} responses after {samplers.EPOCH_PASSES} epoch passes. A sampler is wrong if "
@@ -174,4 +178,5 @@ def _vllm() -> tuple[str, list[dict[str, Any]], bool]:
         "Speculative decoding of the installed vLLM: p-values of G-tests by position, "
         f"{speculation.RESPONSES:,} responses per mode."
     )
+    # Only plain sampling has to be right: vLLM's speculation is not used, and the audit says why.
     return note, rows, rows[0]["distribution"] == "not rejected"

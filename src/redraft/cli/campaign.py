@@ -52,6 +52,7 @@ def status(
         echo(document("status", {"preset": preset, "grids": grids}, map(asdict, runs), notes))
     else:
         echo(f"{statuses.heading(layout, grids)}\n{statuses.status_text(runs, others, left_out, every=every)}")
+    # After the output, so that one damaged run hides no other; the exit code says it.
     if damaged := [f"{run.cell} seed {run.seed}" for run in runs if run.state == "damaged"]:
         hint = "see its error above; `redraft run` makes a run again once its folder is removed"
         raise UserError("files of these runs are damaged", key="run", value=", ".join(damaged), hint=hint)
@@ -95,6 +96,7 @@ def cost(
         _print_memory(experiments, settings, requested, changes, as_json)
         return
     for name, wanted in costs.wanted(experiments, settings, requested).items():
+        # Costs do not depend on the seed.
         tested = [variants.tried(experiments, cell.id, changes, 0, preset)[0] for cell in wanted] if changes else wanted
         lines = costs.costs_of(tested, experiments, settings, layout, *prior)
         parts = costs.part_costs(lines, costs.parts(experiments, name, "extras" in requested))
@@ -102,6 +104,7 @@ def cost(
         ending = cost_text.ending(lines, settings, gpus or costs.devices(settings), rules.hardware if rules else None)
         texts.append(f"{name}\n\n{cost_text.tables(lines, parts, settings, wide=wide)}\n\n{ending}")
         notes += [f"{name}: {line}" for line in ending.splitlines() if line]
+        # Tables of papers have the same columns; the file has all of them.
         rows += [row | {"paper": name} for row in cost_text.rows_of(lines, parts, settings)]
     if as_json:
         echo(

@@ -46,6 +46,7 @@ def list_cells(
         echo(document("list", {"preset": preset, "papers": papers}, rows))
     elif rows or not mistakes:
         _print_cells(rows, settings, wide)
+    # The last one is raised, which also sets the exit code.
     for mistake in mistakes[:-1]:
         echo(error_text(mistake), err=True)
     if mistakes:
@@ -78,6 +79,7 @@ def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", l
     from redraft.ops.workflow.status import STATES, run_status
 
     fits = cell.model in preset.models and cell.data in preset.data
+    # Seeds with a folder only: resolving all seeds of all cells would take much longer than listing them.
     seeds = sorted(layout.seeds(cell.id)) if fits else []
     states = {seed: run_status(layout, experiments.run(cell.id, seed, preset.name)).state for seed in seeds}
     done = [seed for seed in seeds if states[seed] == "done"]
@@ -125,6 +127,7 @@ def show(
         layout = Layout(preset)
         text = verl_configuration(run, layout.model(run.model_role), layout.run(f"{run.paper}/{run.cell}", seed))
         content, notes = _fields(yaml.safe_load(text)), memory_lines(run)
+        # Comments of YAML, so that the output can be read by programs.
         text += "".join(f"# {line}\n" for line in notes)
         echo(document("show", request, content, notes) if as_json else text, nl=as_json)
         return
@@ -138,6 +141,7 @@ def show(
         return
     for key, value in shown.items():
         text = yaml.safe_dump({key: value}, sort_keys=False)
+        # Field by field, since only those of the trainer have an origin.
         echo(_with_origins(text, settings) if key == "trainer" else text, nl=False)
     for line in memory_lines(run):
         echo(f"# {line}")
@@ -147,6 +151,7 @@ def _fields(content: dict[str, Any], prefix: str = "") -> list[Row]:
     """Flatten nested mappings to rows of a dotted key and its value."""
     rows = []
     for key, value in content.items():
+        # An empty mapping is a value of its own.
         nested = isinstance(value, dict) and value
         rows += _fields(value, f"{prefix}{key}.") if nested else [{"field": f"{prefix}{key}", "value": value}]
     return rows
@@ -175,6 +180,7 @@ def check(
     experiments = Experiments()
     settings, mistakes = experiments.preset(preset), {}
     papers = [paper] if paper else list(dict.fromkeys([*settings.default, *experiments.own_papers]))
+    # Each paper separately: a mistake in one hides none in another.
     for each in papers:
         try:
             check_paper(experiments, settings, each)

@@ -11,6 +11,7 @@ import typer
 
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset
 from redraft.cli.terminal import document, filled
+from redraft.config.site import GPUS_PER_NODE
 from redraft.errors import UserError
 from redraft.messages import echo
 
@@ -43,6 +44,7 @@ def doctor(
     campaign = Campaign(experiments, settings, site, site_file(), Layout(preset).folder, _storage_gb(preset))
     rows = [{"where": "here"} | vars(finding) for finding in diagnose(Node(), campaign)]
     if submit:
+        # After the local checks, whose findings may say what is missing.
         if not Node().program("srun"):
             raise UserError("srun is not on the PATH", key="--submit", value=True, allowed="a machine with Slurm")
         rows += [row | {"where": "compute node"} for row in _submitted(preset, site.resources("train", settings))]
@@ -77,18 +79,23 @@ def _storage_gb(preset: str) -> float | None:
     cells = [cell for found in campaign_cost.wanted(experiments, settings, []).values() for cell in found]
     costs = campaign_cost.costs_of(cells, experiments, settings, Layout(preset))
     stored = [cost.stored for cost in costs if cost.stored is not None]
+    # No cell with a known size is not a size of 0.
     return sum(stored) / 1e9 if stored else None
 
 
 def _submitted(preset: str, resources: dict[str, int | str]) -> list[dict[str, Any]]:
     """Rows of this command in a job on one node of the stage `train`, with one GPU where the stage has any."""
     options = {"slurm_partition": "partition", "slurm_account": "account", "qos": "qos", "constraint": "constraint"}
+    # A short, small job, which starts soon also on a full cluster.
     command = ["srun", "--nodes=1", "--ntasks=1", f"--time={SUBMITTED_MINUTES}", "--mem=4G", "--quiet"]
     command += [f"--{option}={resources[name]}" for name, option in options.items() if name in resources]
-    command += str(resources.get("slurm_extra", "")).split()
+    # GPUs of a type with a hyphen are such an option (`Site.resources`), with the number of the whole stage.
+    extra = str(resources.get("slurm_extra", "")).split()
+    command += [f"{o.rpartition(':')[0]}:1" if o.startswith(GPUS_PER_NODE) else o for o in extra]
     if gres := str(resources.get("gres", "")):
         command.append(f"--gres={gres.rpartition(':')[0]}:1")
     command += [sys.executable, "-m", "redraft", "doctor", "--preset", preset, "--json"]
+    # Standard error is not captured: messages of srun and of the job are shown as they come.
     answer = subprocess.run(command, cwd=Path.cwd(), stdout=subprocess.PIPE, text=True, errors="replace", check=False)
     try:
         return json.loads(answer.stdout)["rows"]

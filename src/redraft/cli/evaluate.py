@@ -46,10 +46,12 @@ def evaluate(
 
     options = {"backend": backend or usual_backend(), "harness": harness, "lighteval": lighteval}
     evaluation = parse(Evaluation, options, "redraft evaluate")
+    # A comma at the end names nothing.
     names = [name.strip() for name in benchmarks.split(",") if name.strip()]
     engine = parse(InProcessEngine, {"max_rows": rows, "threads": threads, "dtype": dtype}, "redraft evaluate")
     request = EvaluationRequest(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
     planned = plan(request, Experiments(), RESULTS)
+    # What will be sampled, before it takes minutes; not part of the result.
     echo(filled(planned.text()), err=True)
     with gc_paused():  # sampling and grading import large libraries
         from redraft.evaluate import command

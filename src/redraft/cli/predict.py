@@ -59,6 +59,7 @@ def predict(
     from redraft.lab.predict.prediction import candidates, chosen, log_prob_error
     from redraft.lab.predict.prediction import predict as predict_savings
 
+    # Options first: loading two models takes minutes.
     speed, kinds = _throughputs(scoring, decoding), [kind for kind in rules.replace(" ", "").split(",") if kind]
     try:
         leniences = [parse_lenience(part) for part in lenience.split(",")]
@@ -68,6 +69,7 @@ def predict(
     inputs = prediction_input(path, start, stop, policy, drafter, temperature)
     current, earlier = load_policies(inputs, device, path)
     positions = read_positions(inputs.saved.drafts, inputs.saved.prompts, current, earlier, top, inputs.temperature)
+    # Raises if the drafts are not the drafter's, before anything is predicted from them.
     offset = log_prob_error(positions, inputs.drafter)
     predictions = predict_savings(inputs.saved, positions, candidate_rules, speed)
     if as_json:
@@ -97,6 +99,7 @@ def _throughputs(scoring: float | None, decoding: float | None) -> "Throughputs 
     if scoring is None and decoding is None:
         return None
     for key, value in (("--scoring", scoring), ("--decoding", decoding)):
+        # Both or none: a ratio of throughputs needs the two.
         if value is None or not 0 < value < math.inf:
             raise UserError("the time needs both throughputs", key=key, value=value, allowed="a number above 0")
     assert scoring is not None
@@ -156,6 +159,7 @@ def _cells(each: "Prediction") -> list[str]:
 
 def _percent(estimate: "IntervalEstimate") -> str:
     """An estimate in percent, with half of its interval."""
+    # A single prompt has no interval.
     half = f" ± {_rounded(100 * (estimate.high - estimate.value))}" if math.isfinite(estimate.high) else ""
     return f"{_rounded(100 * estimate.value)}{half}"
 

@@ -41,6 +41,7 @@ def claims(
     from redraft.config import Experiments
     from redraft.layout import Layout, require
 
+    # Reported tables are part of the package: no results are needed.
     if not reported:
         require("results")
     layout, experiments = Layout(preset), Experiments()
@@ -57,6 +58,7 @@ def claims(
         counted = Counter(row["verdict"] for row in own)
         echo(f"{paper}: " + ", ".join(f"{count} {verdict}" for verdict, count in counted.most_common()))
         for row in own:
+            # Of the papers' own tables only the sentences that they do not support are news.
             if not reported or row["verdict"] == "not supported":
                 echo(filled(f"  {row['verdict']}: “{row['quotation']}” (§ {row['section']})", "    "))
                 echo(filled(f"    {row['evidence']} [{row['id']}]", "    "))

@@ -33,6 +33,7 @@ def run(
     from redraft.config import Experiments, own, variants
     from redraft.layout import Layout, require, require_writable
 
+    # All that can be wrong is checked before snakemake starts, which takes seconds to say it and less clearly.
     require("Snakefile")
     require_module("snakemake")
     require_writable(Path("results"))
@@ -41,17 +42,21 @@ def run(
         raise UserError("only a variant can have a name", key="--name", value=name, hint="add --set")
     if settings:
         cell = variants.keep(experiments, cell, settings, name, [(s, preset) for s in seeds])
+        # The instance above was made before the variant was in the file.
         experiments = Experiments()
         echo(f"{cell}: {experiments.cells_of(own.OWN)}", err=as_json)
     for s in seeds:
         experiments.run(cell, s, preset).check_supported()
     experiments.check_sources(cell, preset)
+    # Seeds do not change the size of a step.
     _check_memory(experiments.run(cell, seeds[0], preset))
     folders = [layout.run(cell, s) for s in seeds]
     targets = [str(folder / name) for folder in folders for name in ("scores.json", "diversity.parquet")]
+    # `--` ends the values of `--config`, which takes several.
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
     from redraft.ops.workflow.call import call
 
+    # Snakemake's output does not mix with the JSON document on standard output.
     if code := call(command, layout.root, sys.stderr if as_json else None):
         raise typer.Exit(code)
     from redraft.cli.summary import summaries

@@ -53,10 +53,10 @@ def calibrate(
             *({"table": title} | row for row in records(lengths, batches)),
         ]
         request = {"sweep": sweep, "model": measured.model, "out": out}
-        echo(document("calibrate", request, rows, [*command_results.quality(fit).splitlines(), files]))
+        echo(document("calibrate", request, rows, [*command_results.quality(fit, measured).splitlines(), files]))
         return
     echo(table(header, fitted))
-    echo(f"{command_results.quality(fit)}\n\n{title}:")
+    echo(f"{command_results.quality(fit, measured)}\n\n{title}:")
     echo(f"{table(lengths, batches)}\n\n{files}")
 
 
@@ -78,11 +78,13 @@ def _measure_if_missing(
         )
     from redraft.lab.selfspec.machine import measure
     from redraft.lab.selfspec.sweep import write_sweep
+    from redraft.result_files import write_own_hash
     from redraft.selfspec.constants import read_model
 
     read_model(model, draft_bits=draft_bits)  # rejects an unsupported model before minutes of passes
     lines, flops = measure(model, device, threads, draft_bits)
     write_sweep(sweep, lines)
+    write_own_hash(sweep)
     throughput = tflops or flops / 1e12
     echo(f"{len(lines)} passes measured: {sweep}; {throughput:.4g} TFLOPS by matrix products\n", err=as_json)
     return throughput
@@ -109,7 +111,7 @@ def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: 
     write_sweep(sweep, lines)
     measured, fit = command_results.calibrate(sweep, model, flops / 1e12, None, bits, file)
     draw_roofline(fit.calibration, measured, file.with_suffix(".svg"))
-    echo(f"roofline of {role}: {command_results.quality(fit)}")
+    echo(f"roofline of {role}: {command_results.quality(fit, measured)}")
 
 
 def simulate(

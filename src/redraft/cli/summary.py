@@ -46,6 +46,7 @@ def finished(run: Run, layout: Layout) -> Path:
             allowed=current,
             hint=f"`{command}`",
         )
+    # After the fingerprint: a run of another configuration is not damaged.
     check_run(folder, run.steps)
     return folder
 
@@ -66,6 +67,7 @@ def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
     for run in runs:
         results = finished(run, layout)
         digests = {str(file): sha256(file) for file in (results / name for name in RESULTS)}
+        # By content: a run may have been trained again since it was collected.
         known = stored and stored.runs.manifests(run.cell, [run.seed]) and digests.items() <= collected.items()
         measured = stored if stored and known else Measuring(_runs_of(results, run))
         names = main_quantities(measured.runs, run.cell)
@@ -77,6 +79,7 @@ def _runs_of(folder: Path, run: Run) -> Runs:
     """Records and last scores of one run, in the form of a paper's collected runs."""
     records, scores = read_steps(folder / "steps.jsonl"), read_scores(folder)
     key = {"cell": run.cell, "seed": run.seed}
+    # Keys of JSON are texts, among which "10" is before "9".
     last = max(scores, key=int)
     graded = [key | {"step": int(last), "benchmark": name} | score for name, score in scores[last].items()]
     return Runs(pd.DataFrame([key]), numbers_of_records(records).assign(**key), pd.DataFrame(graded))

@@ -55,8 +55,10 @@ def table(
         grid.add_column(Text(heading), justify=side, no_wrap=whole, min_width=least)
     for row in rows:
         grid.add_row(*map(Text, row))
+    # Wide enough that measuring wraps nothing.
     console = Console(file=io.StringIO(), color_system=None, width=1_000_000)
     needed = Measurement.get(console, console.options, grid)
+    # Never below the widest word: a name that is cut cannot be copied.
     width = needed.maximum if wide else max(min(terminal_width(), needed.maximum), needed.minimum)
     with console.capture() as capture:
         console.print(grid, width=width)
@@ -65,6 +67,7 @@ def table(
 
 def filled(text: str, indent: str = "") -> str:
     """Wrap a text to the terminal; lines after the first one start with `indent`. Words are never broken."""
+    # Below 40 columns an indented text would be one word a line.
     return textwrap.fill(
         text, max(terminal_width(), 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -92,7 +95,9 @@ def document(
 
     Non-finite numbers become null. Control characters are escapes of JSON.
     """
+    # Programs read these keys, so they keep their names.
     content = {"command": command, "asked": dict(request), "rows": [dict(row) for row in rows], "notes": list(notes)}
+    # `allow_nan=False` finds what `_plain` missed: JSON has no NaN.
     text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False)
     return CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
@@ -118,6 +123,7 @@ def records(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[dict[s
 def _value(text: str) -> Any:
     if text == "-":
         return None
+    # `int` first, so that counts stay integers.
     for kind in (int, float):
         try:
             return kind(text.replace(",", ""))

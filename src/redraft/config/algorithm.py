@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from redraft.config.base import Config, invalid
 from redraft.config.schedule import Schedule
+from redraft.errors import UserError
 from redraft.methods.dynamic import DynamicSampling
 from redraft.methods.epochs import Epochs
 
@@ -69,10 +70,21 @@ class Overlong(Config):
 
     def tokens(self, limit: int) -> float:
         """Length of the buffer in tokens at a length limit."""
+        # Shares are below 1, since no buffer is shorter than a token.
         return self.buffer if self.buffer >= 1 else self.buffer * limit
 
     penalty: float = Field(default=1.0, gt=0)
     """Penalty at the length limit, subtracted from the reward."""
+
+    def check(self, limit: int) -> None:
+        """Raise a UserError for a buffer longer than the length limit, which would punish responses of any length."""
+        if self.buffer > limit:
+            raise UserError(
+                "the overlong buffer is longer than a response may be",
+                key="algorithm.overlong.buffer",
+                value=self.buffer,
+                allowed=f"at most {limit} (trainer.max_response_tokens), or a share below 1",
+            )
 
 
 class DAPO(PolicyGradient):
@@ -99,6 +111,7 @@ class DAPO(PolicyGradient):
 
     @model_validator(mode="after")
     def _higher(self) -> "DAPO":
+        # Clip-higher is what distinguishes DAPO; the fields exchanged would be a run of another algorithm.
         if self.clip_high < self.clip_low:
             raise invalid(
                 f"clip_high ({self.clip_high}) must not be below clip_low ({self.clip_low})", at=("clip_high",)

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+# Dots only between words: neither `..`, which leads out of a folder, nor a hidden file.
 _WORD = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
 Name = Annotated[str, StringConstraints(pattern=f"^{_WORD}$")]
@@ -54,6 +55,7 @@ HubId = Annotated[str, StringConstraints(pattern=HUB_ID)]
 
 
 def _stays_inside(path: str) -> str:
+    # A null byte would end the path in the operating system, and hide what follows from this check.
     if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
         raise ValueError(f"{path!r} is not a path inside a folder")
     return path
@@ -118,8 +120,10 @@ def strict_numbers(schema: Any) -> Any:
     if schema.get("type") in ("int", "float"):
         return core_schema.no_info_before_validator_function(_number, schema)  # type: ignore[arg-type]
     function = schema.get("function")
+    # Each model's schema was wrapped when the model was made; the model that contains it comes here again.
     if isinstance(function, dict) and function.get("function") is _number:
         return schema
+    # Metadata are functions and JSON schemas of Pydantic, no core schemas.
     return {key: value if key == "metadata" else strict_numbers(value) for key, value in schema.items()}
 
 
@@ -142,6 +146,7 @@ class Config(BaseModel):
 
 def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:
     """Fields of a model that differ from their defaults and its `first_defaults`, and its `kind` in any case."""
+    # The kind is part of the definition even where it is the default: two kinds may have equal fields.
     kind = {"kind": model.kind} if hasattr(model, "kind") else {}
     fields = model.model_dump(mode="json", exclude_defaults=True, exclude=set(exclude))
     first = model.first_defaults
@@ -183,6 +188,7 @@ def parse_lenience(value: Any) -> float:
     """
     try:
         text = value.strip().lower() if isinstance(value, str) else value
+        # `float(True)` is 1.
         if isinstance(text, bool):
             raise ValueError
         is_exponential = isinstance(text, str) and text.startswith("e^")
@@ -200,14 +206,16 @@ def format_lenience(lenience: float) -> str:
         return "inf"
     if lenience in (0.0, 1.0):
         return f"{lenience:g}"
-    exponent = round(math.log(lenience), 6)
-    if abs(exponent) < 700 and math.exp(exponent) == lenience:
-        return f"e^{exponent:g}"
+    exponent = f"{round(math.log(lenience), 6):g}"
+    # Only if it is read as the same number: fingerprints contain the text. Above 709 `exp` would overflow.
+    if abs(float(exponent)) < 700 and math.exp(float(exponent)) == lenience:
+        return f"e^{exponent}"
     return repr(lenience)
 
 
 Lenience = Annotated[
     float,
+    # `Config` forbids infinity for all other numbers.
     Field(allow_inf_nan=True),
     BeforeValidator(parse_lenience),
     PlainSerializer(format_lenience, return_type=str),

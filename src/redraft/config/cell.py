@@ -16,11 +16,13 @@ from redraft.config.schedule import Schedule
 from redraft.config.tables import Table
 
 LARGEST_FACTOR = 10**9
+# Bounded digits and exponents: `Fraction("1e99999999")` would fill the memory before any check.
 _FRACTION = re.compile(r"[+-]?\d{1,20}(/\d{1,20}|(\.\d{0,20})?(e[+-]?\d{1,2})?)", flags=re.ASCII)
 
 
 def _fraction(value: Any) -> Fraction:
     text = "" if isinstance(value, bool) else str(value) if isinstance(value, int | float | str | Fraction) else ""
+    # A denominator of zeros raises ZeroDivisionError, which Pydantic would not turn into a message.
     if not _FRACTION.fullmatch(text) or (text.partition("/")[2].strip("0") == "" and "/" in text):
         raise ValueError("must be a number or a fraction such as 5/6")
     factor = Fraction(text)
@@ -83,7 +85,9 @@ def coordinate(cell: Cell, axis: str) -> float:
     """
     value: Any = cell
     for part in axis.split("."):
+        # A cell's `trainer` is a mapping, its other parts are models.
         value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
+    # Factors are fractions.
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
         raise ValueError(f"{cell.id} has no number at {axis}")
     return float(value)

@@ -22,6 +22,7 @@ KeyPath = tuple[str | int, ...]
 
 def _check_pairs(pairs: Sequence[Pair], quantity: str, over: str | None, at: Sequence[KeyPath]) -> None:
     """Raise a ValueError if a pair compares a value with itself, or occurs twice; `at` has the path of each pair."""
+    # Two spellings of one quantity are the same value.
     same = canonical(quantity) == canonical(over or quantity)
     for i, pair in enumerate(pairs):
         if same and pair[0] == pair[1]:
@@ -39,6 +40,7 @@ def _check_cells(cells: Sequence[str], at: Sequence[KeyPath]) -> None:
 
 def _check_side(expected: str, threshold: float, low: float, high: float, key: str = "threshold") -> None:
     """Raise a ValueError for a threshold that no value, or every value, is beyond; values are from `low` to `high`."""
+    # `above` and `below` are strict, so nothing is above the largest value; the smallest may equal the threshold.
     never = threshold >= high if expected == "above" else threshold <= low
     always = threshold < low if expected == "above" else threshold > high
     if never or always:
@@ -50,7 +52,9 @@ def _check_relative(test: "Compare | Pairs") -> None:
     """Raise a ValueError for a threshold that no relative value, or every one, is beyond."""
     (low, high), (low_of_other, high_of_other) = map(bounds_of_run, (test.quantity, test.over or test.quantity))
     is_ratio = test.relative == "ratio"
+    # Ranges of values subtract crosswise: the largest difference is the highest value less the baseline's lowest.
     low, high = (0.0, math.inf) if is_ratio else (low - high_of_other, high - low_of_other)
+    # A ratio is at most 1 below its neutral value 1.
     farthest = 1.0 if is_ratio else max(-low, high)
     if test.expected == "within":
         if not 0 < test.threshold < farthest:
@@ -112,6 +116,7 @@ class Pairs(Config):
 
     @model_validator(mode="after")
     def _countable(self) -> "Pairs":
+        # `within` is two comparisons for each pair, so that a count of passes would mean something else.
         if self.at_least and (self.statistic == "mean" or self.expected == "within" or self.at_least > len(self.pairs)):
             raise invalid(
                 f"at_least ({self.at_least}) counts pairs above or below, at most {len(self.pairs)}", at=("at_least",)
@@ -369,6 +374,7 @@ def cells_of(test: Test) -> list[str]:
             cells = [cell for each in tests for cell in cells_of(each)]
         case Unmeasured():
             cells = []
+    # Each once, in the test's order.
     return list(dict.fromkeys(cells))
 
 
@@ -404,6 +410,7 @@ class Printed(Config):
         if self.fewer and (self.scale != 1 or (self.cell and (not self.baseline or self.relative != "ratio"))):
             raise invalid("a percentage below the baseline is a ratio", "no `scale`, and a baseline", ("fewer",))
         first, _, last = self.number.partition("–")
+        # An en dash separates the numbers, since a hyphen is a minus.
         if last and float(first) >= float(last):
             raise invalid(f"the range {self.number} must rise", f"{last}–{first}", ("number",))
         return self
@@ -412,6 +419,7 @@ class Printed(Config):
         """True if it is the number that a comparison of two cells gives."""
         if self.quantity != test.quantity or test.over or self.scale != 1 or self.fewer:
             return False
+        # A speedup is baseline over cell, and a test's ratio is cell over baseline.
         cells = (self.baseline, self.cell) if self.relative == "speedup" else (self.cell, self.baseline)
         return cells == (test.cell, test.baseline) and (self.relative == "difference") == (
             test.relative == "difference"
@@ -422,10 +430,12 @@ class Printed(Config):
         """Lowest and highest printed value and the tolerance, in the test's unit."""
         numbers = self.number.split("–")
         decimals = max(len(number.partition(".")[2]) for number in numbers)
+        # Half a unit of the last printed digit.
         tolerance = 0.5 * 10**-decimals if self.tolerance is None else self.tolerance
         if self.fewer:
             low, high = sorted(1 - float(number) / 100 for number in (numbers[0], numbers[-1]))
             return low, high, tolerance / 100
+        # A negative scale exchanges the ends.
         low, high = sorted(float(number) * self.scale for number in (numbers[0], numbers[-1]))
         return low, high, tolerance * abs(self.scale)
 

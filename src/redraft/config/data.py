@@ -30,6 +30,7 @@ def _template(fields: dict[str, Any]) -> str:
     """Template of listed problems that state none."""
     if isinstance(fields["answer"], list):
         return "{problem}"
+    # Fields before `template` in the class are validated already.
     return BOX if fields["choices"] is None else CHOICES
 
 
@@ -63,6 +64,7 @@ class ListedProblems(Config):
         if self.choices is None and "{choices}" in self.template:
             raise invalid("template contains {choices}, so choices must name their column", at=("choices",))
         if isinstance(self.answer, list):
+            # Columns may be nested: the last part of a path is the name.
             columns = sorted(path.rpartition(".")[2] for path in self.answer)
             if columns != sorted(INSTRUCTION_COLUMNS) or self.choices is not None:
                 raise invalid(
@@ -121,6 +123,7 @@ class HubProblems(ListedProblems):
     @property
     def rows(self) -> int:
         """Number of problems that the files must have."""
+        # Without `of` the files end with the last problem that is used.
         return self.of or self.skip + self.size
 
 
@@ -158,6 +161,7 @@ class ProblemSet(Config):
     @classmethod
     def _template_of_the_grader(cls, fields: Any) -> Any:
         """Give listed problems without a template and options the one that their grader needs."""
+        # Before validation: afterwards a template that was given cannot be told from the default.
         data, grading = (fields.get("data"), fields.get("grading")) if isinstance(fields, dict) else (None, None)
         usual = {"choice": LETTER, "instructions": "{problem}"}.get(str(grading))
         if not usual or not isinstance(data, dict) or data.get("kind") not in ("file", "hub"):
@@ -173,6 +177,7 @@ class ProblemSet(Config):
             needed = "instructions"
         elif self.data.choices is not None:
             needed = "choice"
+        # Answers as plain text fit every grader; each checks them before anything is sampled.
         if needed not in (None, self.grading):
             message = f"problems of kind {self.data.kind} with these columns need grading: {needed}"
             raise invalid(message, at=("grading",))

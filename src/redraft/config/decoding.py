@@ -55,15 +55,18 @@ class SelfSpeculation(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> "SelfSpeculation":
+        # Both ways: a value that another toggle ignores would look like a setting.
         if (self.when == "threshold") != (self.most_active is not None):
             raise invalid(
                 f"most_active ({self.most_active}) is required for when: threshold and invalid otherwise",
                 at=("most_active",),
             )
+        # A set, so that equal lengths do not count as rising.
         if self.draft_lengths != sorted({*self.draft_lengths}) or self.draft_lengths[0] < 1:
             raise invalid(f"draft_lengths ({self.draft_lengths}) must rise from 1 or more", at=("draft_lengths",))
         if self.draft_lengths[-1] > LONGEST_DRAFT:
             raise invalid(f"draft_lengths must be at most {LONGEST_DRAFT}", at=("draft_lengths",))
+        # At equal thresholds one acceptance would count as high and as low.
         if self.lower_at >= self.raise_at:
             raise invalid(f"lower_at ({self.lower_at}) must be below raise_at ({self.raise_at})", at=("lower_at",))
         return self

@@ -96,6 +96,7 @@ class Run(Config):
     @property
     def most_evaluations(self) -> int:
         """Upper bound of the number of evaluated policies, since every step may have an update batch."""
+        # With the clock of update batches there are at most as many as steps.
         return math.ceil(self.steps / self.trainer.evaluate_every)
 
     def evaluated_steps(self, records: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -147,6 +148,7 @@ class Run(Config):
         """
         if not isinstance(self.decoding, SelfSpeculation) or self.decoding.when != "roofline":
             return None
+        # The role without its block: one calibration for all blocks.
         role = parted(self.model_role)[0]
         named = self.engine.calibrations.get(role) if isinstance(self.engine, InProcessEngine) else None
         return Path(named) if named else Layout(self.preset).calibration(role, self.decoding.bits)
@@ -172,5 +174,6 @@ class Run(Config):
 
 def _kinds(parts: Any, engine: Engine) -> list[str]:
     """Kinds of a union that the engine supports exactly with their default fields."""
+    # Without validation, since a kind may have required fields.
     found = [model.model_construct() for model in get_args(get_args(parts)[0])]
     return [part.kind for part in found if part.needs <= engine.capabilities]

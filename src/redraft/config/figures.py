@@ -181,6 +181,7 @@ class Panel(Config):
         check_distinct("label", self.labels, "labels")
         if self.labels and len(self.labels) != len(self.cells):
             raise invalid(f"there are {len(self.labels)} labels for {len(self.cells)} cells", at=("labels",))
+        # Each is a source of points, and a panel has one.
         if sum(map(bool, (self.cells, self.published, self.curves, self.roofline))) != 1:
             raise invalid("a panel needs exactly one of cells, published, curves and roofline")
         if any(later <= earlier for earlier, later in zip(self.bins, self.bins[1:], strict=False)):
@@ -223,10 +224,12 @@ class Figure(Numbered):
         x = self.axis(panel)
         for field, axes in ALLOWED.items():
             default = Panel.model_fields[field].get_default(call_default_factory=True)
+            # A field that the axis ignores would look like a setting.
             if x not in axes and getattr(panel, field) != default:
                 raise invalid(f"{field} is for {AXIS_WORDS.get(axes, axes[0])}, not for x: {x}", at=(*at, field))
         if x == "bins" and (not panel.by or len(panel.bins) < 2):
             raise invalid("a panel over bins needs `by` and at least two edges (bins)", at=at)
+        # `bins` is not empty here: the checks above reject `by` without it.
         if panel.by in RATES and (panel.bins[0] < 0 or panel.bins[-1] > 1):
             raise invalid(f"no prompt has a {panel.by} below 0 or above 1", "edges from 0 to 1", (*at, "bins"))
         if panel.epochs == "initial" and (panel.quantity, panel.by) != ("share", "pass_rate"):
@@ -259,5 +262,6 @@ class FigureFile(Config):
     @model_validator(mode="after")
     def _cases_are_other_figures(self) -> "FigureFile":
         if self.cases:
+            # Case studies are figures too.
             check_distinct("figure", [*(figure.number for figure in self.figures), *self.cases.numbers])
         return self

@@ -38,6 +38,7 @@ def expand(paper: str, content: CellFile, file: Path, cell_of: Callable[[str, st
     for number, grid in enumerate(content.grids):
         key = f"grids.{number}"
         _check_exclusions(grid, file, key)
+        # Before the first is parsed: each further axis multiplies their number.
         if (combinations := math.prod(map(len, grid.axes.values()))) > MOST_COMBINATIONS:
             raise UserError(
                 f"this grid has {combinations:,} combinations", file=file, key=key, allowed=f"{MOST_COMBINATIONS:,}"
@@ -45,10 +46,12 @@ def expand(paper: str, content: CellFile, file: Path, cell_of: Callable[[str, st
         base = cell_of(grid.base, f"{key}.base") if grid.base else None
         for labels in itertools.product(*grid.axes.values()):
             name = "-".join(label for label in labels if label)
+            # Before the cell is parsed: combinations are excluded because they would be invalid.
             if exclusion := _exclusion(grid, labels):
                 found.excluded[name] = exclusion
                 continue
             cell = _cell(paper, grid, labels, file, base, key)
+            # Grids may overlap, such as a comparison and a sweep through one of its cells.
             if found.cells.setdefault(name, cell) != cell:
                 raise UserError("two grids define this cell differently", file=file, key=key, value=name)
             found.grids.setdefault(grid.name, []).append(name)
@@ -77,6 +80,7 @@ def _parsed(paper: str, grid: Grid, labels: tuple[str, ...], file: Path, base: C
     for fragments, label in zip(grid.axes.values(), labels, strict=True):
         content = merge(content, fragments[label])
     if base:
+        # After the merge of fragments, so that the kind of the finished cell decides what the base gives.
         content = own.over(own.stated(base), content) | {"base": base.id}
     name = "-".join(label for label in labels if label)
     return parse(Cell, {"paper": paper, "name": name, **content}, file)
@@ -94,6 +98,7 @@ def _cell(paper: str, grid: Grid, labels: tuple[str, ...], file: Path, base: Cel
     except UserError as error:
         name = "-".join(label for label in labels if label)
         path = (error.key or "").split(".")
+        # The name follows from the labels, so that no fragment has this key.
         if error.key == "name":
             raise error.replace(message=f"a cell would have the name {name!r}: {error.message}", key=key) from None
         fragments = {"cell": grid.cell} | {
@@ -101,6 +106,7 @@ def _cell(paper: str, grid: Grid, labels: tuple[str, ...], file: Path, base: Cel
             for axis, label in zip(grid.axes, labels, strict=True)
         }
         depths = {where: _depth(fragment, path) for where, fragment in fragments.items()}
+        # The fragment that sets most of the key's path; of equals the last, which overrides those before it.
         where = max(reversed(depths), key=depths.__getitem__)
         combined = ", ".join(f"{axis}: {label or '(empty)'}" for axis, label in zip(grid.axes, labels, strict=True))
         message = f"cell {name}: {error.message}; it is the combination of {combined} in grid {grid.name}"
@@ -126,6 +132,7 @@ def _valid_elsewhere(paper: str, grid: Grid, labels: tuple[str, ...], base: Cell
             others = [[labels[i]] if j == i else list(each) for j, each in enumerate(grid.axes.values())]
             for combination in itertools.islice(itertools.product(*others), FEW_COMBINATIONS):
                 with suppress(UserError):
+                    # An excluded combination proves nothing: it may be invalid for this label too.
                     if not _exclusion(grid, combination):
                         return bool(_parsed(paper, grid, combination, Path(), base))
     return False

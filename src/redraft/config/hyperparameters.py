@@ -51,6 +51,7 @@ class _Fields:
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         fields = {}
         for name, field in TrainerConfig.model_fields.items():
+            # With the field's constraints, so that a value is judged in its own file and not after the merge.
             typed: Any = Annotated[(field.annotation, *field.metadata, Field(description=field.description))]  # type: ignore[name-defined]
             schema = self.wrap(handler.generate_schema(typed))
             fields[name] = core_schema.typed_dict_field(schema, required=self.complete and field.is_required())
@@ -120,6 +121,7 @@ def given(values: Mapping[str, Any], origin: str, file: Path, key: str) -> Setti
 
 
 def _is_number(value: Any) -> bool:
+    # `True` is an `int` of Python.
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -140,6 +142,7 @@ def scaled(settings: Settings, factors: Mapping[str, Fraction], origin: str, fil
                 value=str(factor),
                 allowed=[name for name, setting in settings.items() if _is_number(setting.value)],
             )
+        # From the text of the value: a fraction of the float 0.1 would be its binary neighbour.
         exact = Fraction(str(value)) * factor
         product = exact.numerator if exact.denominator == 1 else float(exact)
         products[name] = Setting(product, f"{origin}: {factor} × {value}", file, f"{key}.{name}")
@@ -153,7 +156,9 @@ def trainer_of(settings: Settings) -> TrainerConfig:
         UserError: for the first value that is out of range or does not fit another, with its file and key.
     """
     try:
+        # The values come from several files. An error gets the file and key that set the wrong one.
         return parse(TrainerConfig, {name: setting.value for name, setting in settings.items()}, "")
     except UserError as error:
+        # Of a nested key its first part: settings are whole fields.
         setting = settings[(error.key or "").split(".")[0]]
         raise error.replace(file=setting.file, key=setting.key) from None

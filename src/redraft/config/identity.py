@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from redraft.config.base import defining
-from redraft.config.data import Benchmark
+from redraft.config.data import Benchmark, Data
 from redraft.config.experiment import Run
+from redraft.config.generated import Generated
 from redraft.config.preset import Preset
 
 
@@ -25,6 +26,7 @@ def canonical(value: Any) -> str:
 def _check_unambiguous(value: Any) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
+            # JSON would write the keys 1 and "1" alike.
             if not isinstance(key, str):
                 raise TypeError(f"cannot fingerprint a key of type {type(key).__name__}")
             _check_unambiguous(item)
@@ -32,6 +34,7 @@ def _check_unambiguous(value: Any) -> None:
         for item in value:
             _check_unambiguous(item)
     elif isinstance(value, float):
+        # Python would write `NaN`, which is no JSON.
         if not math.isfinite(value):
             raise TypeError("cannot fingerprint a number that is not finite")
     elif value is not None and not isinstance(value, str | int):
@@ -54,14 +57,25 @@ def benchmarks_fingerprint(benchmarks: Mapping[str, Benchmark], graded: bool) ->
     Generations do not depend on the location, the description and the grading of problems.
     """
     omitted = {"description"} if graded else {"description", "role", "grading"}
-    location = set() if graded else {"split", "local", "sha256", "incomplete"}
     return fingerprint(
-        {name: defining(b, omitted) | {"data": defining(b.data, location)} for name, b in benchmarks.items()}
+        {
+            name: defining(b, omitted) | {"data": defining(b.data) if graded else _sampled(b.data)}
+            for name, b in benchmarks.items()
+        }
     )
+
+
+def _sampled(data: Data) -> dict[str, Any]:
+    """Fields of problems that generations depend on."""
+    fields = defining(data, {"split", "local", "sha256", "incomplete"})
+    # `split` is documentation in hub data, but selects generated problems. `held-out`, the split of nearly all
+    # benchmarks, stays omitted, since evaluations were finished before the split counted.
+    return fields | ({"split": data.split} if isinstance(data, Generated) and data.split == "train" else {})
 
 
 def sampling_fingerprint(preset: Preset) -> str:
     """Fingerprint of the generations of a preset's evaluation, with backend, harness and precision."""
     benchmarks = benchmarks_fingerprint(preset.benchmarks, graded=False)
+    # Nothing for the default, so that evaluations from before the field keep their fingerprint.
     precision = [] if preset.engine.dtype == "auto" else [preset.engine.dtype]
     return fingerprint([benchmarks, preset.evaluation.backend, preset.evaluation.harness, *precision])

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from redraft.config import hyperparameters as trainers
 from redraft.config import own
+from redraft.config.algorithm import DAPO
 from redraft.config.base import LARGEST_SEED, PAPER, id_of, near
 from redraft.config.cell import Cell, CellFile, coordinate
 from redraft.config.claims import ClaimFile
@@ -43,6 +44,7 @@ class Experiments(PaperFiles):
         """Preset with the benchmarks of its protocol, or of another one (`Preset.protocol_of`)."""
         file = self._preset(name)
         preset = parse(Preset, self._with_base(read_yaml(file), file), file)
+        # Jobs and paths of results have the name, and find the preset by it.
         if preset.name != name:
             raise UserError(
                 "the name of a preset must be that of its file", file=file, key="name", value=preset.name, allowed=name
@@ -50,17 +52,22 @@ class Experiments(PaperFiles):
         check_known(preset.protocols, self.papers, "a protocol of an unknown paper", file, "protocols")
         if named := [each for each in (*preset.protocols.values(), preset.probe) if each]:
             check_known(named, self.benchmark_file().protocols, "no such protocol", file, "protocol")
+        # A preset with its own benchmarks is its own protocol (`Preset.protocol_of`).
         if not preset.protocol and protocol in ("", name):
             return preset
+        # Without validation, which rejects benchmarks next to a protocol.
         return preset.model_copy(update={"benchmarks": self.protocol(protocol or preset.protocol, file)})
 
     def _with_base(self, content: Any, file: Path) -> Any:
         """Content of a preset, with that of its base below it; a UserError for a base that is unknown or has a base."""
         if not isinstance(content, dict) or content.get("base") is None:
             return content
+        # One level only: bases of bases could form a cycle.
         others = [name for name in self._presets if name != file.stem]
         check_known([str(content["base"])], others, "no such preset", file, "base")
-        below = read_yaml(self._preset(str(content["base"])))
+        below = read_yaml(base := self._preset(str(content["base"])))
+        if not isinstance(below, dict):
+            raise UserError("must be a mapping", file=base, key="(the whole file)", value=shown(below))
         if "base" in below:
             key, allowed = "base", "a preset without a base"
             raise UserError("a base has a base itself", file=file, key=key, value=content["base"], allowed=allowed)
@@ -255,6 +262,7 @@ class Experiments(PaperFiles):
     def reported(self, paper: str) -> Reported | None:
         """Parsed `reported.yaml` of a paper; None if no table of it is transcribed."""
         file = self.folder_of(paper) / "reported.yaml"
+        # Tables without `reported.yaml` are a mistake, which `read_yaml` then names.
         transcribed = file.with_suffix("").is_dir()
         return parse(Reported, read_yaml(file), file) if file.exists() or transcribed else None
 
@@ -265,6 +273,7 @@ class Experiments(PaperFiles):
         file = self._part(paper, part)
         content = read_yaml(file) if self.declaration(paper, part) else {}
         if file == self.cells_of(paper):
+            # The file has the cells too, which are not part of this model.
             content = {part: content[part]}
         reported = self.reported(paper)
         context = {
@@ -320,8 +329,10 @@ class Experiments(PaperFiles):
         cells, excluded, _ = self._expanded(paper)
         if name in cells:
             return cells[name]
+        # After the cells, since another grid may define what one grid excludes.
         if name in excluded:
             raise UserError(f"this cell is excluded: {excluded[name].reason}", file=file, key="cell", value=cell_id)
+        # `near` returns all names if none is similar: hundreds, for which the hint is shorter.
         similar = near(name, cells)
         known = {"allowed": [f"{paper}/{c}" for c in similar]} if len(similar) < len(cells) else {"hint": LISTS_CELLS}
         raise UserError("no such cell", file=file, key="cell", value=shown(cell_id), **known)
@@ -332,6 +343,7 @@ class Experiments(PaperFiles):
         Raises:
             UserError: if no paper or several papers have a cell with this name.
         """
+        # Commands that resolve the id report an unknown one; looking here would read all papers.
         if "/" in name:
             return name
         ids = self.named_so(name)
@@ -359,6 +371,7 @@ class Experiments(PaperFiles):
                 continue
             found += [f"{paper}/{name}"] if name in cells else []
             excluded += [f"{paper}/{name}"] if name in without else []
+        # A mistake in another paper's file does not hide a cell that exists.
         if mistakes and not found + excluded:
             raise mistakes[0]
         return found or excluded
@@ -437,6 +450,7 @@ class Experiments(PaperFiles):
         lacking, file = f"the preset has nothing for {cell.id}", self._preset(preset_name)
         check_known([cell.model], preset.models, lacking, file, "models")
         check_known([cell.data], preset.data, lacking, file, "data")
+        # Generated models and data are those of the seed's block, whose number is in their folders' names.
         seeded = preset.of_seed(seed)
         run = Run(
             preset=preset.name,
@@ -457,6 +471,9 @@ class Experiments(PaperFiles):
         try:
             run.schedule.check(run.trainer, run.data.size)
             run.reuse.check(run.schedule, run.trainer)
+            if isinstance(run.algorithm, DAPO) and run.algorithm.overlong:
+                run.algorithm.overlong.check(run.trainer.max_response_tokens)
+            # Vocabularies of other models are known only once their files are imported.
             if isinstance(run.model, TinyModel):
                 run.reuse.check_vocabulary(run.model.vocabulary)
         except UserError as error:
@@ -489,7 +506,9 @@ class Experiments(PaperFiles):
         scale, cells, named = self._preset(preset.name), self.cells_of(cell.paper), f"preset {preset.name}"
         settings = trainers.defaults() | trainers.stated(paper.trainer, "paper", papers, "trainer")
         settings |= trainers.given(preset.trainer, named, scale, "trainer")
+        # Factors multiply what is there so far: the paper's value, or the preset's if it sets one.
         settings |= trainers.scaled(settings, preset.trainer_factors, named, scale, "trainer_factors")
+        # A preset with a base has its scale, unless the paper names the preset itself.
         at = preset.base if preset.base and preset.name not in paper.at else preset.name
         settings |= trainers.stated(paper.at.get(at, {}), f"paper at {named}", papers, f"at.{at}")
         settings |= trainers.given(cell.trainer, "cell", cells, f"{cell.name}.trainer")
@@ -515,6 +534,7 @@ class Experiments(PaperFiles):
         There are two reasons. A variant may be for another preset, since all presets share one file of variants. And a
         factor of the cell may reduce an integer of a small preset below 1. Any other mistake in a cell is an error.
         """
+        # All mistakes of a variant count as misfit: it was checked at its own preset when it was made.
         if cell_id.partition("/")[0] == own.OWN:
             try:
                 self.run(cell_id, 0, preset_name)
@@ -525,6 +545,7 @@ class Experiments(PaperFiles):
         settings = self.trainer_settings(cell, preset) if cell.trainer_factors else {}
         for name in cell.trainer_factors:
             value = settings[name].value
+            # Rounded up it would be another experiment: half a prompt per step is not one.
             if TrainerConfig.model_fields[name].annotation is int and 0 < value < 1:
                 return f"{name} would be {value:g} at preset {preset.name}"
         return ""

@@ -100,6 +100,7 @@ class GgufModel(FoundModel):
     @model_validator(mode="after")
     def _one_source(self) -> "GgufModel":
         packaged = (self.package, self.version, self.file)
+        # All three parts of a package's file, or none of them.
         if not (all(packaged) if self.path is None else not any(packaged)):
             raise ValueError("either path, or package, version and file must be given")
         return self
@@ -116,5 +117,6 @@ Model = Annotated[TinyModel | PretrainedModel | GgufModel, Field(discriminator="
 def model_file(model: Model) -> str | None:
     """Local file or folder of a model; None if it is generated, or from a package or the hub."""
     if isinstance(model, PretrainedModel):
+        # `owner/name` may be a folder too. Only a path that cannot be a hub id has to exist before work starts.
         return None if re.fullmatch(HUB_ID, model.path) else model.path
     return model.path if isinstance(model, GgufModel) else None

@@ -39,6 +39,7 @@ def cells_file() -> Path | None:
 
 def paper_of(file: Path) -> str:
     """Paper of a file of cells: the file's stem, or the name of its folder if the file is `cells.yaml`."""
+    # Resolved, since `cells.yaml` alone has no folder before its name.
     return file.resolve().parent.name if file.name == CELLS else file.stem
 
 
@@ -50,6 +51,7 @@ def place(file: Path) -> Path:
 def files(file: Path) -> dict[str, Path]:
     """The file and the files that belong to it, by their path in a frozen copy."""
     found = {CELLS: file}
+    # A file with another name may share its folder with anything.
     if file.name == CELLS:
         beside = [file.parent / name for name in PARTS] + sorted(file.parent.glob("reported/*.csv"))
         found |= {path.relative_to(file.parent).as_posix(): path for path in beside if path.is_file()}
@@ -77,12 +79,14 @@ def over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     trainer = change.get("trainer")
     if isinstance(trainer, dict) and "trainer_factors" in kept:
         factors = kept["trainer_factors"].items()
+        # Else the base's factor would multiply the value that the change sets.
         kept["trainer_factors"] = {name: factor for name, factor in factors if name not in trainer}
     return merge(kept, change)
 
 
 def _of_another_kind(part: Any, change: Any) -> bool:
     both = isinstance(part, dict) and isinstance(change, dict)
+    # A change without a kind is one of the same part.
     return both and change.get("kind", part.get("kind")) != part.get("kind")
 
 
@@ -92,6 +96,7 @@ def difference(base: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
     for name, part in cell.items():
         before = base.get(name)
         if isinstance(part, dict) and isinstance(before, dict) and not _of_another_kind(before, part):
+            # Keys of the base only are not mentioned: a change cannot remove them, and `over` restores them.
             part = {key: value for key, value in part.items() if key not in before or before[key] != value}  # noqa: PLW2901
             if part:
                 found[name] = part
@@ -112,6 +117,7 @@ def default_tables(cells: Iterable[Cell]) -> TableFile:
         rows += [Row(label=cell.name, cell=cell.name, group=base, baseline=base) for cell in own]
     if not rows:
         return TableFile()
+    # Above 100, so that it is no table of a paper.
     table = CellTable(number=101, title="Your runs", baseline=rows[0].cell, columns=COLUMNS, rows=rows, note=NOTE)
     return TableFile(tables=[table])
 

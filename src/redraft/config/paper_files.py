@@ -25,9 +25,11 @@ class PaperFiles:
         self.folder = self.root / "experiments"
         if root is None and not self.folder.is_dir():
             raise UserError("no experiments here: call this in a checkout of redraft", file=self.folder)
+        # Another root is a copy or a test's, to which the variable of this process does not refer.
         self.named = own.cells_file() if root is None and cells is None else cells
         self._named_paper = own.paper_of(self.named) if self.named else ""
         there = self.folder / self._named_paper / own.CELLS
+        # `--cells` may also name a paper's own file.
         if self.named and there.exists() and not there.samefile(self.named):
             raise UserError(
                 "another paper has this name; give the file another name",

@@ -115,11 +115,13 @@ class Preset(Config):
 
     def engine_of(self, role: str) -> Engine:
         """Engine with which runs of a model are trained."""
+        # Validated again: fields that are valid alone may not fit together.
         return type(self.engine)(**self.engine.model_dump(exclude_unset=True) | self.engines.get(role, {}))
 
     def role(self, role: str, seed: int) -> str:
         """Name of the folder of a role's model or data for a seed: `role`, or `role@block` after the first block."""
         block = seed % self.blocks
+        # The first block has no suffix, so that a preset which gets blocks keeps its models.
         return f"{role}@{block}" if block else role
 
     def unit(self, seed: int) -> int:
@@ -149,6 +151,7 @@ class Preset(Config):
             try:
                 self.engine_of(role)
             except ValidationError as error:
+                # The error is of the merged engine; its key gets the place in `engines`, where the user wrote it.
                 found = error.errors()[0]
                 at = (*found.get("ctx", {}).get("at", ()), *found["loc"])
                 raise invalid(found["msg"], "", ("engines", role, *at), value=found["input"]) from None
@@ -160,12 +163,15 @@ class Preset(Config):
         self._check_papers(self.first, "first")
         for paper, grids in self.more_seeds.items():
             for grid, seeds in grids.items():
+                # Together with the preset's, since a seed in both would be one run that is counted twice.
                 check_seeds([*self.seeds, *seeds], "more_seeds", paper, grid)
+        # `Experiments.preset` adds the protocol's benchmarks later, by `model_copy`, which validates nothing.
         if bool(self.protocol) == bool(self.benchmarks):
             key = "benchmarks" if self.benchmarks else "protocol"
             raise invalid("either protocol or benchmarks must be given, and not both", at=(key,))
         if self.protocols and not self.protocol:
             raise invalid("protocols needs protocol", at=("protocols",))
+        # A GGUF file may be of the paper's model, but quantised.
         generated = [role for role, model in self.models.items() if model.kind != "pretrained"]
         if self.paper_scale and generated:
             raise invalid(
@@ -182,6 +188,7 @@ class Preset(Config):
         """Raise a ValueError for a paper that the preset does not have."""
         for i, paper in enumerate(papers):
             if paper not in self.default:
+                # `first` is a list, the others are mappings by paper.
                 at = (field, i) if field == "first" else (field, paper)
                 raise invalid(f"the preset has no paper {paper}", similar(paper, self.default), at, value=paper)
 

@@ -161,6 +161,7 @@ def bounds_of_run(quantity: str) -> Bounds:
     quantity = NAMED.get(quantity, quantity)
     name, _, rest = quantity.partition(":")
     if quantity in RUN_QUANTITIES:
+        # `from_half` is the distance of a share from one half.
         return UNIT if quantity in RUN_SHARES else (0.0, 0.5) if quantity == "from_half" else POSITIVE
     if quantity.startswith((ACCURACY, AT_EQUAL)):
         return PERCENT
@@ -171,6 +172,7 @@ def bounds_of_run(quantity: str) -> Bounds:
     if f"{name}:" in FIRST_REACHED:
         return POSITIVE
     low, high = bounds_of_step(rest)
+    # A sum of shares may exceed 1.
     return low, math.inf if name.startswith("sum") else high
 
 
@@ -178,7 +180,9 @@ def canonical(quantity: str) -> str:
     """One of the spellings of a valid quantity of a run that mean the same number."""
     name, _, rest = NAMED.get(quantity, quantity).partition(":")
     if f"{name}:" == ACCURACY:
+        # A mean over benchmarks does not depend on their order.
         return ACCURACY + "+".join(sorted(set(rest.split("+"))))
+    # Without leading zeros.
     if window := WINDOW.fullmatch(name):
         name = f"{window[1]}@{int(window[2])}-{int(window[3])}"
     return f"{name}:{'seconds.rollout' if rest == 'rollout_seconds' else rest}"
@@ -238,6 +242,7 @@ def check_run(quantity: str, benchmarks: Collection[str] = (), cells: Collection
     elif colon and name in REDUCTIONS:
         check_step(rest)
     else:
+        # Combinations with a prefix only for a name that has one: there are thousands.
         known = [*RUN_QUANTITIES, *(f"{prefix}:{each}" for prefix in REDUCTIONS for each in step_quantities() if colon)]
         close = near(quantity, known)
         named = close if len(close) < len(known) else [*RUN_QUANTITIES, *FORMS]
@@ -246,6 +251,7 @@ def check_run(quantity: str, benchmarks: Collection[str] = (), cells: Collection
 
 def _parts(quantity: str, rest: str, count: int) -> list[str]:
     """The parts after a prefix, separated by colons."""
+    # The last part may contain colons, as `accuracy:…` does.
     parts = rest.split(":", count - 1)
     if len(parts) < count:
         form = next(form for form in FORMS if form.startswith(f"{quantity.partition(':')[0]}:"))
@@ -256,6 +262,7 @@ def _parts(quantity: str, rest: str, count: int) -> list[str]:
 def _check_first_reached(quantity: str, benchmarks: Collection[str]) -> None:
     name, _, rest = quantity.partition(":")
     value, measured = _parts(quantity, rest, 2)
+    # No `inf` and `nan`, which `float` would accept.
     if not re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?(e[+-]?\d{1,2})?", value):
         raise invalid(f"{value} is no value to reach", FIRST_REACHED[f"{name}:"])
     if measured.startswith(ACCURACY):
@@ -268,6 +275,7 @@ def _check_first_reached(quantity: str, benchmarks: Collection[str]) -> None:
 def check_reachable(value: float, quantity: str, at: tuple[str | int, ...] = ()) -> None:
     """Raise a ValueError unless an accuracy, or a quantity of a step, may be below a value and may reach it."""
     low, high = PERCENT if quantity.startswith(ACCURACY) else bounds_of_step(quantity)
+    # A value that is the smallest possible one is reached before the first step.
     if not low < value <= high:
         reached = "is never reached" if value > high else "is reached before the first step"
         raise invalid(f"the value {value:g} of {quantity} {reached}", f"above {low:g}, at most {high:g}", at)
@@ -290,8 +298,10 @@ def _check_bin(quantity: str) -> None:
     low, high, by, of = match.groups()
     if float(low) >= float(high):
         raise invalid(f"the lower edge ({low}) must be below the upper edge ({high})", "bin@<low>-<high>:…")
+    # A bin beyond the range is empty in every run, which a mean would hide.
     if by in RATES and float(high) > 1:
         raise invalid(f"no prompt has a {by} above 1 ({low} to {high})", "edges from 0 to 1")
+    # The probe samples prompts without training, so nothing else is known of them.
     if by == INITIAL_PASS_RATE:
         if of not in (SHARE, by):
             raise invalid("prompts of the initial policy have no such quantity", f"{SHARE}, {by}")

@@ -57,6 +57,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
         if key_node.tag.endswith(":merge"):
             raise yaml.constructor.ConstructorError(None, None, "merge keys (<<) are unsupported", key_node.start_mark)
         key = loader.construct_object(key_node)
+        # YAML reads `on:`, `yes:` and `null:` as keys that are no texts.
         if not isinstance(key, str | int | float) or isinstance(key, bool):
             message = "a key must be a text, in quotes if YAML reads it as another type"
             raise yaml.constructor.ConstructorError(None, None, message, key_node.start_mark)
@@ -108,6 +109,7 @@ def parse(model: type[M], content: Any, file: Path | str, context: dict[str, Any
         errors = error.errors()
     except RecursionError:
         raise UserError("lists and mappings are nested too deeply", file=file) from None
+    # A misspelled key is also a missing one; the misspelling says what to correct.
     first = _misspelled(errors) or errors[0]
     path = path_in_file(first, content)
     # A value that fits no type of a union has an error for each type.
@@ -184,6 +186,7 @@ def _words(error: ErrorDetails) -> str:
 def _value(error: ErrorDetails, path: Sequence[str | int], content: Any) -> Any:
     """Value of a wrong key; None if the key is missing."""
     details = error.get("ctx", {})
+    # Of a missing key Pydantic reports the whole mapping as input.
     if "value" in details or error["type"] in ("missing", "union_tag_not_found"):
         return details.get("value")
     if error["type"].startswith("union_tag"):
@@ -253,6 +256,7 @@ def _without_null(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any
 
 def mapping_values(schema: dict) -> dict:
     """JSON schema of a mapping's values; keys may have a pattern."""
+    # `additionalProperties` is `true` or `false` where values have no schema.
     values: Any = schema.get("additionalProperties") or next(iter(schema.get("patternProperties", {}).values()), {})
     return values if isinstance(values, dict) else {}
 
@@ -276,6 +280,7 @@ def read_yaml(file: Path) -> Any:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
+        # Paths of files come from names, so the other files are the names that exist.
         siblings = (path.stem for path in file.parent.glob("*.yaml"))
         raise UserError("no such file", file=file, allowed=siblings) from None
     except OSError as error:
@@ -293,9 +298,11 @@ def parse_yaml(text: str, file: Path | str) -> Any:
         UserError: if it is not YAML, has a repeated key, an unsupported tag, or too many or too deeply nested values.
     """
     try:
+        # Before the text is loaded, which would crash the process instead of raising.
         if _nested_too_deeply(text):
             raise UserError(f"lists and mappings are nested more than {MAX_DEPTH} times", file=file)
         content = yaml.load(text, Loader=_Loader)
+        # Aliases are shared objects, so loading them costs little; validation would expand them.
         if _size(content, {}) > MAX_VALUES:
             raise UserError(f"aliases (*) expand to more than {MAX_VALUES:,} values", file=file)
     except yaml.YAMLError as error:
@@ -308,6 +315,7 @@ def _nested_too_deeply(text: str) -> bool:
     """Test for more than `MAX_DEPTH` levels. Most texts have too few brackets and too little indentation for that."""
     depth = deepest = 0
     for bracket in re.findall(r"[\[{}\]]", text):
+        # Brackets in texts count too: this is an upper bound, and the exact count follows.
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
     deepest += max((len(start) for start in re.findall(r"^[ ?:-]+", text, flags=re.MULTILINE)), default=0)
@@ -338,6 +346,7 @@ def merge(base: dict, change: dict) -> dict:
     """Merge `change` into a copy of `base`, mapping by mapping. Neither argument is changed."""
     merged = dict(base)
     for key, value in change.items():
+        # A list replaces a list: its items have no keys by which to merge.
         nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = merge(merged[key], value) if nested else value
     return merged

@@ -32,6 +32,7 @@ class KeyColumn(Config):
     @field_validator("of")
     @classmethod
     def _of_a_cell(cls, of: str) -> str:
+        # Parts of a cell are unions: a key counts if the fields of any kind have it.
         nodes = [schema := _schema_of_cells()]
         for part in of.split("."):
             children: list[dict[str, Any]] = []
@@ -55,6 +56,7 @@ def _variants(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, An
     """The alternatives of a node of a JSON schema, each resolved."""
     node = resolved(schema, node)
     options = [*node.get("anyOf", []), *node.get("oneOf", [])]
+    # A node without alternatives is its own only variant.
     return [variant for option in options for variant in _variants(schema, option)] or [node]
 
 
@@ -173,6 +175,7 @@ class Reported(Config):
         if self.speedup:
             _check_declared("speedup.quantity", [self.speedup.quantity], self.quantities)
         if cost := self.cost:
+            # `redraft cost` takes seconds of stages from `times`, and from `speedup` where a table prints no seconds.
             if not self.times or not self.speedup:
                 raise invalid("cost needs times and speedup", at=("cost",))
             matches: list[Iterable[str]] = [cost.reference, *cost.without_verification, cost.stand_ins]

@@ -83,6 +83,7 @@ class Request(Config):
 
 def gpus_of(stage: Stage, engine: Engine) -> int:
     """GPUs per node of a stage's job: the preset's for training, at most one for evaluation, none for grading."""
+    # Evaluation samples with one replica on one GPU; further GPUs of the job would idle.
     return {"train": engine.gpus, "evaluate": min(engine.gpus, 1), "grade": 0}[stage]
 
 
@@ -112,7 +113,8 @@ def ray_cpus(engine: VerlEngine) -> int:
     Raises:
         UserError: for a number of storage units that is none.
     """
-    units = engine.verl.get(STORAGE_UNITS, DEFAULT_STORAGE_UNITS if engine.gpus else 1)
+    # Each storage actor reserves a CPU; a run without GPUs has one (`train.verl.settings`).
+    units = engine.verl_leaves.get(STORAGE_UNITS, DEFAULT_STORAGE_UNITS if engine.gpus else 1)
     if type(units) is not int or units < 1:  # verl's own check of types comes once a job runs
         raise UserError(
             "verl needs a number of storage units", key=f"engine.verl.{STORAGE_UNITS}", value=units, allowed="1 or more"
@@ -130,8 +132,10 @@ def _training(preset: Preset, size: float) -> Request:
         cpus = engine.threads
         if isinstance(engine, VerlEngine) and engine.nodes > 1:
             cpus = max(GPU_CPUS, ray_cpus(engine))
+        # 32 bytes for each parameter as below: actor and critic in float32. No GPU, so nothing is offloaded.
         state = size * 32 + _logits(preset, size)
         return Request(cpus=cpus, memory_gb=_on_cpu(state, 12 if under_verl else 2), runtime=runtime)
+    # Each replica of vLLM has the weights once more, in bfloat16.
     replicas = engine.gpus // engine.tensor_parallel if isinstance(engine, VerlEngine) else 0
     reserved = ray_cpus(engine) if isinstance(engine, VerlEngine) else 0
     # Bytes per parameter: if offloaded, weight, gradient and Adam's two moments in float32, for the actor and for PPO's
@@ -139,7 +143,7 @@ def _training(preset: Preset, size: float) -> Request:
     # full while they are loaded or saved; vLLM's weights in bfloat16.
     offloaded = 0.0
     if isinstance(engine, VerlEngine):
-        offloads = engine.offload or any("offload_policy" in key for key in engine.verl)
+        offloads = engine.offload or any("offload_policy" in key for key in engine.verl_leaves)
         offloaded = (32 if offloads else 4) / engine.nodes
     gathered, sampled = 8, 2 * replicas
     memory = _on_gpus(size * (offloaded + gathered + sampled), processes=engine.gpus)
@@ -149,6 +153,7 @@ def _training(preset: Preset, size: float) -> Request:
 def _evaluation(preset: Preset, size: float) -> Request:
     runtime = "1h" if size < MAX_SMALL_PARAMETERS else "1d"
     if not preset.engine.gpus:
+        # GiB of vLLM's processes and of this one, and of this one alone (docs/slurm.md).
         processes = 6 if preset.evaluation.backend == "vllm" else 2
         memory = _on_cpu(size * 4 + _logits(preset, size), processes)
         return Request(cpus=preset.evaluation_threads, memory_gb=memory, runtime=runtime)
@@ -176,6 +181,7 @@ def parameters(model: Model) -> float:
     if isinstance(model, TinyModel):
         attention = 4 * model.hidden_size * model.heads * model.head_dim
         return model.layers * (attention + 3 * model.hidden_size * model.intermediate_size)
-    name = model.name if isinstance(model, GgufModel) else model.path.rsplit("/", 1)[-1]
+    name = model.name if isinstance(model, GgufModel) else model.path.rstrip("/").rsplit("/", 1)[-1]
+    # A number and its unit as a whole word: neither the 2.5 of Qwen2.5 nor the 2b of `v2b1` is a size.
     named = re.search(r"(?<![0-9.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])", name)
     return float(named[1]) * (1e9 if named[2] in "bB" else 1e6) if named else DEFAULT_PARAMETERS

@@ -74,6 +74,7 @@ def _section(name: str, schema: dict[str, Any], path: str | None) -> list[str]:
     lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
     for field, content in schema.get("properties", {}).items():
         default = "required" if field in schema.get("required", []) else f"`{json.dumps(content.get('default'))}`"
+        # A default that is a whole model would fill the table.
         default = default if len(default) < 60 else "see its section"
         meaning = " ".join(content.get("description", "").split()).replace("|", "\\|")
         lines.append(f"| `{field}` | {_type(content)} | {default} | {meaning} |")

@@ -29,6 +29,7 @@ class Site(Request):
         """Settings of a stage, by precedence: the site's for the stage, the site's for all jobs, those of the
         preset."""
         merged: dict[str, Any] = {}
+        # Weakest first: `merged` keeps the last value that is set.
         for part in (request_of(stage, preset), self, self.stages.get(stage, Request())):
             settings = {name: getattr(part, name) for name in Request.model_fields}
             merged |= {name: value for name, value in settings.items() if value is not None}
@@ -41,6 +42,7 @@ class Site(Request):
         processes on the others.
         """
         engine = preset.engine
+        # Evaluation and grading run in one process each, whatever the number of training nodes.
         gpus, nodes = gpus_of(stage, engine), engine.nodes if stage == "train" else 1
         request = self.request(stage, preset)
         on_node = ":".join(filter(None, (request.gpu_model, str(gpus))))
@@ -57,6 +59,7 @@ class Site(Request):
         resources: dict[str, int | str] = {name: value for name, value in named.items() if value}
         resources |= {
             "nodes": nodes,
+            # Each stage's request has all three, so the alternatives only satisfy the types.
             "runtime": minutes(request.runtime or "1h"),
             "mem_mb": round(1024 * (request.memory_gb or 1)),
             "cpus_per_task": request.cpus or 1,
@@ -87,7 +90,9 @@ def load_site() -> Site:
     """
     file = site_file()
     if not file.exists():
+        # The default file may be missing; one that the user names may not.
         if os.environ.get(VARIABLE):
             raise UserError("no such file", key=VARIABLE, value=str(file))
         return Site()
+    # An empty file is a site without settings.
     return parse(Site, read_yaml(file) or {}, file)

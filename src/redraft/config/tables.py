@@ -123,6 +123,7 @@ class AnyTable(Numbered):
     @property
     def reported_number(self) -> int | None:
         """Number of the reported table to compare with; None if there is none."""
+        # Tables that the paper lacks have none, unless they repeat one of it in another form.
         return self.transcription or (None if self.beyond_paper else self.number)
 
 
@@ -144,6 +145,7 @@ class TableOfCells(AnyTable):
     @model_validator(mode="after")
     def _consistent(self) -> "TableOfCells":
         check_distinct("column", [column.name for column in self.columns], "columns")
+        # Twice it would give two columns of one name for each benchmark.
         each = [column.quantity for column in self.columns if column.quantity == EACH]
         check_distinct("column of all benchmarks", each, "columns")
         check_distinct("row", [(row.group, row.label) for row in self.rows], "rows")
@@ -166,6 +168,7 @@ class TableOfCells(AnyTable):
             raise invalid(f"judged_by ({column.judged_by}) must be a column", allowed, (*at, "judged_by"))
         if bool(column.judged_by) != bool(column.judged_because):
             raise invalid(f"judged_by and judged_because ({column.name}) must be given together", at=at)
+        # Verdicts are not passed on along a chain of columns.
         if any(each.judged_by for each in self.columns if each.name == column.judged_by):
             allowed = ", ".join(each.name for each in self.columns if not each.judged_by)
             message = f"judged_by ({column.judged_by}) must be a column with a verdict of its own"
@@ -345,6 +348,7 @@ class BudgetTable(TableOfCells):
     def _distinct_budgets(self) -> "BudgetTable":
         check_distinct("budget", [budget.name for budget in self.budgets], "budgets")
         check_distinct("row", [row.label for row in self.rows], "rows")
+        # The initial policy has spent nothing, so that the equal budget would be 0.
         if self.mean_row or any(row.at == "start" for row in self.rows):
             raise invalid(
                 "a table of budgets has neither a mean_row nor rows with at: start",
@@ -367,6 +371,7 @@ def _check_targets(targets: Sequence[Target], groups: Iterable[str], at: tuple[s
 
 def _check_groups(in_groups: Iterable[str], groups: Iterable[str], at: tuple[str | int, ...]) -> None:
     """Raise a ValueError for an unknown group of rows."""
+    # Rows without a heading are in no group.
     known = sorted(set(groups) - {""})
     for group in in_groups:
         if group not in known:
@@ -411,6 +416,7 @@ class CurveTarget(Target):
     @model_validator(mode="after")
     def _reachable(self) -> "CurveTarget":
         for value in (self.at_least, *self.in_groups.values()):
+            # It would look like a target that was never reached.
             if value > self.highest:
                 raise ValueError(f"the target {value:g} of {self.name} is above the highest value ({self.highest:g})")
         return self
@@ -561,6 +567,7 @@ class TableFile(Config):
             if not isinstance(table, TableOfCells):
                 with_runs = [str(number) for number, each in tables.items() if isinstance(each, TableOfCells)]
                 raise invalid(f"there is no table {headline.table} of cells", ", ".join(with_runs), (*at, "table"))
+            # The initial policy of the baseline's cell is compared too: with its final one.
             rows = [row for row in table.rows if row.at == "start" or row.cell != (row.baseline or table.baseline)]
             compared = [row.cell for row in rows]
             for field, kind, known in (

@@ -20,7 +20,7 @@ from redraft.config.base import (
     invalid,
 )
 from redraft.config.capability import Capability
-from redraft.config.verl_keys import BITWISE_VALUES, checked_site_keys
+from redraft.config.verl_keys import BITWISE_VALUES, checked_site_keys, leaves
 
 Reward = Literal["last_box", "boxed_or_numeric", "release"]
 """Rule that rewards a response (docs/grading.md)."""
@@ -77,6 +77,7 @@ class TrainerConfig(Config):
     @field_validator("prompts_per_update")
     @classmethod
     def _divides(cls, prompts: int, earlier: ValidationInfo) -> int:
+        # Fields are validated in their order, so both are known here, unless they are wrong themselves.
         name = "prompts_per_batch" if earlier.data.get("prompts_per_batch") else "prompts_per_step"
         batch = earlier.data.get(name)
         if batch and batch % prompts:
@@ -99,6 +100,7 @@ class TrainerConfig(Config):
             return [self.prompts_per_update] * whole + [rest] * (rest > 0)
         least, more = divmod(groups, self.updates_per_batch)
         sizes = [least + 1] * more + [least] * (self.updates_per_batch - more)
+        # With fewer groups than updates some updates would have none.
         return [size for size in sizes if size]
 
     @property
@@ -108,10 +110,12 @@ class TrainerConfig(Config):
 
     def steps_per_epoch(self, problems: int) -> int:
         """Steps of one pass over `problems` problems."""
+        # Whole steps: schedules reject a number of problems that they would cut (`ScheduleMethod.check`).
         return problems // self.prompts_per_step
 
     def steps(self, problems: int) -> int:
         """Total number of steps."""
+        # A share of an epoch below one step still trains one.
         return max(round(self.epochs * self.steps_per_epoch(problems)), 1)
 
     def evaluates(self, done: int, steps: int, training_steps: int, updated: bool) -> bool:
@@ -124,6 +128,7 @@ class TrainerConfig(Config):
             updated: true if the last step had an update batch.
         """
         by_training_steps = self.evaluation_clock == "training_steps"
+        # A step without an update leaves the ticks as they are: it would evaluate the same policy again.
         ticks, ticked = (training_steps, updated) if by_training_steps else (done, True)
         return done == steps or (ticked and ticks % self.evaluate_every == 0)
 
@@ -223,13 +228,20 @@ class VerlEngine(EngineSettings):
     def _reproducible(self) -> "VerlEngine":
         if not self.bitwise:
             return self
+        # With a seed of the step, a request's numbers depend on the batch around it.
         if self.seeds != "request":
             raise invalid("bitwise needs a seed for each request", "request", ("seeds",), value=self.seeds)
-        for key, value in self.verl.items():
+        for key, value in self.verl_leaves.items():
+            # By the last name, since actor, critic, reference policy and rollout have one key each.
             needed = BITWISE_VALUES.get(key.rpartition(".")[2], value)
             if value != needed:
                 raise invalid("bitwise is not known to hold with this", str(needed), ("verl", key), value=value)
         return self
+
+    @property
+    def verl_leaves(self) -> dict[str, Any]:
+        """`verl` with mappings flattened to dotted keys, for checks of single keys."""
+        return leaves(self.verl)
 
     @field_validator("dtype")
     @classmethod

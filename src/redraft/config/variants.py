@@ -60,6 +60,7 @@ def keep(
     """
     from filelock import FileLock  # here, since `redraft show` imports this module and works without
 
+    # All is checked before the file is written, so that a mistake leaves nothing in it.
     cell = variant(experiments, cell_id, settings, name)
     file = experiments.cells_of(own.OWN)
     for seed, preset in runs:
@@ -69,9 +70,11 @@ def keep(
             raise _of_the_command(error, experiments, cell_id, cell, settings, (seed, preset)) from None
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_name(f".{file.name}.lock")):
+        # Read again under the lock: another call may have added cells since.
         kept = Experiments(experiments.root, experiments.named).cells(own.OWN) if file.exists() else []
         there = {each.name: each for each in kept}
         first_name = cell.name.replace(ZERO_LENIENCE, FIRST_ZERO_LENIENCE)
+        # A finished run of the first name stays the run of this variant.
         if not name and there.get(first_name) == cell.model_copy(update={"name": first_name}):
             return there[first_name].id
         if cell.name not in there:
@@ -112,6 +115,7 @@ def _of_the_command(
     except UserError:
         return error
     keys = [setting.partition("=")[0] for setting in settings]
+    # Keys of the trainer's settings begin with the cell's name (`Experiments.trainer_settings`).
     key = (error.key or "").removeprefix(f"{cell.name}.")
     if error.file == experiments.cells_of(own.OWN):
         return error.replace(file=SET, key=key)
@@ -129,10 +133,12 @@ def variant(experiments: Experiments, cell_id: str, settings: Sequence[str], nam
         UserError: for the first setting that is invalid for a cell.
     """
     start, changes = experiments.cell(cell_id), _parsed(settings)
+    # From the fields that the cell sets: a default that changes later then changes its variants too.
     definition = own.over(own.stated(start), changes)
     cell = _named(definition, start.base or start.id, name or start.name)
     if name:
         return cell
+    # Named a second time, by the values as the model has parsed them: `5e-1` and `0.5` are one variant.
     return _named(definition, cell.base, "-".join([start.name, *_words(changes, own.stated(cell))]))
 
 
@@ -141,6 +147,7 @@ def _named(definition: dict[str, Any], base: str | None, name: str) -> Cell:
         return parse(Cell, {**definition, "paper": own.OWN, "name": name, "base": base}, SET)
     except UserError as error:
         if error.key != "name":
+            # An unknown field at the top: offer only those that `--set` takes.
             if error.allowed == ", ".join(sorted(Cell.model_fields)):
                 raise error.replace(allowed=SETTABLE) from None
             raise
@@ -169,6 +176,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
                 key=key,
                 allowed=SETTABLE,
             )
+        # Also `trainer` next to `trainer.epochs`, of which the later one would overwrite a part of the earlier.
         if any(f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.") for other in seen):
             raise UserError("this setting is given twice", key=SET, value=key)
         seen.append(key)
@@ -176,6 +184,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
             nested: Any = parse_yaml(text, SET)
         except UserError as error:
             raise error.replace(file=None, key=SET, value=shown(setting)) from None
+        # From the innermost key outwards.
         for part in reversed(parts):
             nested = {part: nested}
         changes = merge(changes, nested)
@@ -192,6 +201,7 @@ def _words(changes: dict[str, Any], stated: dict[str, Any]) -> list[str]:
         for field in change:
             value, times = _text(field, stated[part][field]), "x" if part == "trainer_factors" else ""
             words.append(value if field == "kind" or value == ZERO_LENIENCE else f"{field}{times}{value}")
+    # Values may be lists or texts with spaces; a name is part of a path.
     return [re.sub(r"[^A-Za-z0-9_.-]+", "-", word) for word in sorted(words)]
 
 
@@ -214,6 +224,7 @@ def _add(cell: Cell, base: Cell, file: Path) -> None:
     before = file.read_text(encoding="utf-8").rstrip() + "\n" if file.exists() else HEADING
     content = read_yaml(file) if file.exists() else {**yaml.safe_load(HEADING), "grids": []}
     wanted = content | {"grids": [*content["grids"], grid]}
+    # The user's list of grids may be indented or not. The text that parses to the wanted content is the right one.
     for indent in ("", "  "):
         text = before + textwrap.indent(yaml.safe_dump([grid], sort_keys=False), indent)
         try:
@@ -241,10 +252,12 @@ def seeds_of(texts: Sequence[str]) -> list[int]:
     seeds: list[int] = []
     for part in (part for text in texts for part in text.split(",")):
         found = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", part.strip(), flags=re.ASCII)
+        # Without a match an empty range, which the next line rejects.
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if first > last or last > LARGEST_SEED:
             allowed = f"0, 0-2 or 0,2,5; at most {LARGEST_SEED}"
             raise UserError("not a list of seeds", key="--seeds", value=shown(part), allowed=allowed)
+        # Before the range is expanded, which may have billions of seeds.
         if len(seeds) + last - first >= MOST_SEEDS:
             raise UserError("too many seeds", key="--seeds", value=part, allowed=f"at most {MOST_SEEDS}")
         seeds += range(first, last + 1)

@@ -1,5 +1,6 @@
 """Keys of verl's configuration that a site may set, and the settings that decide the others. Does not import verl."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import PydanticCustomError
@@ -98,7 +99,17 @@ SET_BY = {
 
 def under(key: str, prefix: str) -> bool:
     """True if a dotted key is `prefix` or below it."""
+    # With the dot: `critic.fsdp_size` is not below `critic.fsdp`.
     return key == prefix or key.startswith(prefix + ".")
+
+
+def leaves(keys: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Values by dotted key; a mapping as value is another way to write the keys below it."""
+    flat: dict[str, Any] = {}
+    for key, value in keys.items():
+        nested = isinstance(value, dict) and value
+        flat |= leaves(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
+    return flat
 
 
 def checked_site_keys(keys: dict[str, Any]) -> dict[str, Any]:
@@ -108,8 +119,10 @@ def checked_site_keys(keys: dict[str, Any]) -> dict[str, Any]:
         PydanticCustomError: for the first other key, with the setting that decides it.
     """
     for key in keys:
+        # A mapping above an allowed key is not allowed, since it may contain others.
         if any(under(key, allowed) for allowed in SITE_KEYS):
             continue
+        # The error names the setting to change instead, if there is one.
         setters = [prefix for prefix in SET_BY if under(key, prefix)]
         if setters:
             why, expected = (

@@ -24,6 +24,7 @@ def check_windows(experiments: Experiments, preset: Preset, paper: str) -> None:
         for path, quantity, first in _windows(content, key):
             for cell in (id_of(paper, cell) for cell in cells):
                 steps = _steps(experiments, preset, cell)
+                # Only the first step counts: a window that ends after the run has the value of the steps there are.
                 if steps is not None and first > steps:
                     raise UserError(
                         f"the runs of {cell} at the preset {preset.name} end before these steps",
@@ -59,6 +60,8 @@ def _windows(content: Any, key: str) -> Iterator[tuple[str, str, int]]:
 def _steps(experiments: Experiments, preset: Preset, cell: str) -> int | None:
     """Steps of a cell's runs at a preset; None if it has none."""
     found = experiments.cell(cell)
+    # Before `run`, which raises for a cell that the preset leaves out on purpose.
     if found.model not in preset.models or found.data not in preset.data or experiments.misfit(cell, preset.name):
         return None
+    # Seeds, and their blocks, differ in random numbers only: all runs of a cell are equally long.
     return experiments.run(cell, preset.seeds[0], preset.name).steps

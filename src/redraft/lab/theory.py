@@ -23,6 +23,7 @@ def leave_one_out_advantages(rewards: np.ndarray) -> np.ndarray:
     size = len(rewards)
     if size < 2:
         raise ValueError(f"an advantage needs the rewards of other responses, got a group of {size}")
+    # The sum of the others is the whole sum less the own reward.
     baselines = (np.sum(rewards) - rewards) / (size - 1)
     return rewards - baselines
 
@@ -39,6 +40,7 @@ def snr_bound(p: float, size: int) -> float:
     """
     if not 0 <= p <= 1 or size < 2:
         raise ValueError(f"the bound holds for 0 <= p <= 1 and N >= 2, got p = {p}, N = {size}")
+    # Multiplied out by N p (1 - p), so that the limits at p = 0 and 1 need no case.
     scaled = size * p * (1 - p)
     return scaled / (1 + scaled * ((size - 2) * (size - 3) / (size * (size - 1)) - 1))
 
@@ -106,6 +108,7 @@ def weight_by_enumeration(p: float, n_init: int, n_cont: int, low: float = 0.0, 
         raise ValueError(
             f"needs 0 < p < 1, N_init >= 1 and N_cont >= 1, got p = {p}, N_init = {n_init}, N_cont = {n_cont}"
         )
+    # Both bounds are strict, as in Algorithm 2.
     passing = [right for right in range(n_init + 1) if low < right / n_init < high]
     weight = 0.0
     for screening, continued in product(passing, range(n_cont + 1)):

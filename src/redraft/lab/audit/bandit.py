@@ -57,6 +57,7 @@ class Softmax(Policy):
 
     def __init__(self, logits: Logits) -> None:
         self.space = Space(len(logits), 1)
+        # Without the maximum large logits overflow.
         weights = np.exp(np.array(logits) - max(logits))
         self._distribution = weights / weights.sum()
 
@@ -123,6 +124,7 @@ class CoupledSampler:
 
     @staticmethod
     def _outcomes(low: float, high: float, logits: Logits) -> Iterator[ArmOutcome]:
+        # The policy's threshold for u, within the interval in which u is known to be.
         bound = float(np.clip(Softmax(logits).distribution(())[0], low, high))
         for arm, (start, end) in enumerate([(low, bound), (bound, high)]):
             if end > start:
@@ -149,6 +151,7 @@ class Bandit:
     def updated(self, logits: Logits, arms: Sequence[int]) -> Logits:
         """theta', rounded to `LOGIT_DECIMALS`."""
         moved = np.array(logits) + self.rate * self.gradient(arms)
+        # Rounded, so that histories which meet in one policy merge; their number is exponential otherwise.
         return tuple(round(float(each), LOGIT_DECIMALS) for each in moved)
 
 
@@ -215,6 +218,7 @@ def _groups(outcomes: Sequence[Sequence[ArmOutcome]]) -> dict[Group, float]:
         longer = defaultdict[Group, float](float)
         for group, probability in distribution.items():
             for outcome in of_sample:
+                # Sorted: samples are exchangeable, so orders of one group are one state. Else states grow by n!.
                 longer[tuple(sorted((*group, outcome.sample)))] += probability * outcome.probability
         distribution = longer
     return distribution

@@ -38,6 +38,7 @@ START = (-1.0, 0.0)
 RULES, NUMBERS_RULES = rules_of("drift"), rules_of("numbers")
 NUMBERS = {
     "fresh": (False, False),
+    # Keys of a results file, which keep their names.
     "accepts in all visits": (False, True),
     "accepts and draws": (True, False),
     "accepts and draws in all visits": (True, True),
@@ -108,6 +109,7 @@ def by_numbers() -> Iterator[Row]:
                 _errors_by_pass(audited, _policies(SHORT_SPACE, each, SHARED_DRIFT), sampling, shared)
                 for each in range(DIRECTIONS)
             ]
+            # From 1 on: pass 0 has no drafts.
             for number, (error, kept) in enumerate(np.mean(directions, axis=0).tolist(), 1):
                 yield {"numbers": numbers, "rule": name, "visit": number, "distance": error, "kept": kept}
 
@@ -129,6 +131,7 @@ def by_bandit() -> Iterator[Row]:
     for rate in RATES:
         yield from _bandit_rows(Bandit(start=START, group=GROUP, rate=rate), EPOCH_PASSES)
     for group in GROUPS:
+        # That size is among the rows by learning rate already.
         if group != GROUP:
             yield from _bandit_rows(Bandit(start=START, group=group, rate=RATE), GROUP_PASSES)
 

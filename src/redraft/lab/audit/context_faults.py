@@ -56,6 +56,7 @@ class _FedTwice(FaultySession):
 
 class _LeftOut(FaultySession):
     async def decode(self, prefix: np.ndarray, *arguments: Any, **named: Any) -> Continuation:
+        # The draft's scores stay right: the fault is in what the continuation sees.
         return await super().decode(prefix[:-1], *arguments, **named)
 
 
@@ -77,6 +78,7 @@ class _Stale(FaultySession):
         one = await super().decode(prefix, 1, draws, first, top)
         if one.finish == Finish.EOS:
             return one
+        # The first new token used the first uniform.
         stale, left = np.append(prefix, self._draft[len(prefix)]), Inversion(draws.uniforms[1:])
         return _joined(one, await super().decode(stale, max_new_tokens - 1, left, None, top))
 
@@ -139,6 +141,7 @@ class ContextFault:
 
     def continued_by(self, policy: ModelPolicy) -> ContinuedBy:
         """Distributions from which the engine samples after the kept tokens of a draft."""
+        # Cached, since each policy computes its distributions once and cases repeat.
         return lru_cache(maxsize=None)(lambda draft, kept: _SeenPolicy(policy, self, draft, kept))
 
 

@@ -40,8 +40,10 @@ class Space:
     index: dict[Response, int] = field(init=False)
 
     def __post_init__(self) -> None:
+        # Responses that end early end with token 0; whole ones may end with any token.
         ended = [r for n in range(1, self.longest) for r in product(range(self.vocabulary), repeat=n) if r[-1] == 0]
         whole = [r for r in (*ended, *product(range(self.vocabulary), repeat=self.longest)) if 0 not in r[:-1]]
+        # The class is frozen, and these follow from its fields.
         object.__setattr__(self, "responses", whole)
         object.__setattr__(self, "index", {response: index for index, response in enumerate(whole)})
 
@@ -62,9 +64,11 @@ class Policy:
         """Next-token distribution after a prefix, float64 (V,)."""
         if prefix not in self._next_token:
             logits = stream(self._seed, "audit/logits", *prefix).normal(size=self.space.vocabulary)
+            # Policy 0 is the common centre, without noise of its own.
             if self._number:
                 moved = stream(self._seed, "audit/logits/moved", self._number, *prefix)
                 logits = logits + self._drift * moved.normal(size=self.space.vocabulary)
+            # Without the maximum large logits overflow.
             weights = np.exp(logits - logits.max())
             self._next_token[prefix] = weights / weights.sum()
         return self._next_token[prefix]
@@ -162,6 +166,7 @@ def reuse_distribution(
     for draft, weight in zip(space.responses, drafts, strict=True):
         distributions = stored_distributions(draft, draft_policy, policy, top, both)
         for kept, probability in enumerate(rule.distribution_of_kept(rule.acceptance(distributions))):
+            # The residual after a case of probability 0 has no mass to normalise.
             if weight * probability > 0:
                 sampler = continued_by(draft, kept) if continued_by else policy
                 continued_R = _continued(draft[:kept], sampler, rule.residual(distributions, kept))
@@ -230,6 +235,7 @@ def weighted_responses(
             if draft_probability * probability == 0:
                 continue
             weights, prefix = rule.weights(distributions, kept, np.array(before)), draft[:kept]
+            # Only a fault's continuation depends on the rejected rest of the draft.
             case = (prefix, draft) if continued_by else (prefix, ())
             if case not in continuations:
                 sampler = continued_by(draft, kept) if continued_by else policy
@@ -239,6 +245,7 @@ def weighted_responses(
             for response, continued in continuations[case]:
                 new = [0.0] * (len(response) - kept)
                 if new:
+                    # The weight of the first new token corrects the rejection; all later ones are the policy's own.
                     new[0] = weights.after(response[kept])
                 key = response, tuple(np.round([*weights.kept, *new], LOG_WEIGHT_DECIMALS).tolist())
                 responses[key] += draft_probability * probability * continued
@@ -310,4 +317,5 @@ def two_state(draft_policy: Policy, policy: Policy, lenience: float, response: R
     for own, mass, probability in zip(*columns, strict=True):
         alive, cut = alive * own, (cut + alive * (1.0 - mass)) * probability
         densities.append(alive + cut)
+    # Ratios of successive densities of prefixes are conditional densities of tokens.
     return np.diff(np.log(densities))

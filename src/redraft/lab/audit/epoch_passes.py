@@ -112,9 +112,12 @@ class PassChain:
                 distributions = stored_distributions(draft, stored, policy, self.top)
                 for kept, probability_C in enumerate(uniforms.kept(self.rule, self.rule.acceptance(distributions)).T):
                     mass_C = joint_CR[:, index] * probability_C
+                    # Continuations of impossible cases are costly and add nothing.
                     if mass_C.any():
                         continued_CR = continuations.after(draft[:kept], self.rule.residual(distributions, kept))
+                        # Renewed tokens count as sampled in this pass.
                         kept_origin = () if self.renewed else origin[:kept]
+                        # Padded to the longest response, so that responses of all lengths share a key.
                         new_origin = (*kept_origin, *[number] * (self.space.longest - len(kept_origin)))
                         after[new_origin] = after.get(new_origin, 0.0) + mass_C[:, None] * continued_CR
                         mean_kept += kept * float(_cell_mean(mass_C, uniforms))

@@ -40,6 +40,7 @@ def g_test(counts: np.ndarray, distribution: np.ndarray) -> GTest:
     samples = int(counts.sum())
     expected_R = distribution * samples
     rare_R = expected_R < MIN_EXPECTED_COUNT
+    # The pooled class is kept even if it is rare itself: its responses would be untested.
     observed, expected = (np.append(x[~rare_R], x[rare_R].sum()) for x in (counts.astype(float), expected_R))
     possible = expected > 0
     if observed[~possible].any():  # a response of probability 0 was sampled
@@ -58,11 +59,13 @@ def power(samples: int, classes: int, distance: float) -> float:
     For a sampler of distribution s, G is approximately non-central chi-squared with non-centrality
     n sum (s - p)^2 / p, which is at least 4 n TV^2 by the Cauchy-Schwarz inequality.
     """
+    # More classes lower the power, so the number of all responses bounds it from below.
     return _rejected(classes - 1, 4 * samples * distance**2)
 
 
 def _rejected(freedom: int, noncentrality: float) -> float:
     """Probability that a non-central chi-squared variable exceeds the critical value."""
+    # Under a wrong distribution G is non-central chi-squared, and rejected above the null's critical value.
     return float(stats.ncx2.sf(stats.chi2.isf(LEVEL, freedom), freedom, noncentrality))
 
 
@@ -92,6 +95,7 @@ def _least(power_of: Callable[[int], float]) -> int:
     """Smallest sample size from 100 on with `POWER`, rounded up to two significant digits; at most `MANY_SAMPLES`."""
     samples = 100
     while power_of(samples) < POWER and samples < MANY_SAMPLES:
+        # Steps of 10 %: two digits are kept anyway.
         samples = math.ceil(samples * 1.1)
     digits = 10 ** (len(str(samples)) - 2)
     return math.ceil(samples / digits) * digits

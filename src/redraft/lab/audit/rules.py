@@ -70,6 +70,7 @@ class Enumeration:
         """Whether the rule is exact, or as inexact as declared."""
         if max(self.first, self.last) <= EXACT:
             return "exact by weight" if self.weighted else "exact"
+        # An inexact rule may be wrong too: if it is not as inexact as its formula says.
         if self.exact or (self.formula is not None and self.formula > EXACT):
             return "WRONG"
         return "not exact, as declared" if self.formula is None else "not exact, equals its formula"
@@ -96,6 +97,7 @@ def enumerate_rule(name: str, audited: AuditedRule, policies: list[Policy], drif
     rule, both, top = audited.rule, audited.both, stored_top(audited, SPACE)
     if isinstance(rule, WeightedRule):
         errors = weighted_errors_by_pass(rule, policies, top, both)
+    # Tokens keep distributions of several passes, which `errors_by_pass` does not follow.
     elif not audited.renewed:
         passes = PassChain(rule, policies, top, renewed=False).passes(IndependentUniforms())
         distributions = (each.distribution for each in passes)
@@ -104,6 +106,7 @@ def enumerate_rule(name: str, audited: AuditedRule, policies: list[Policy], drif
     else:
         errors = errors_by_pass(rule, policies, top, both)
     formula = None
+    # The one rule with a closed form of its distribution.
     if isinstance(rule, SpecRLRule):
         enumerated_R = reuse_distribution(rule, drafts_R, earlier, now, top, both)
         formula = total_variation(enumerated_R, spec_rl_distribution(earlier, now, rule.lenience))
@@ -112,6 +115,7 @@ def enumerate_rule(name: str, audited: AuditedRule, policies: list[Policy], drif
         rule=name,
         drift=drift,
         policies=total_variation(drafts_R, now.response_distribution()),
+        # `errors[0]` is of the pass before the first with drafts.
         first=errors[1],
         last=errors[-1],
         formula=formula,

@@ -224,8 +224,10 @@ def samplers_of(engine: str, capabilities: frozenset[Capability]) -> Iterator[Au
                 engine,
                 method.strategy(),
                 method.retention,
+                # With its weights an inexact rule is exact in expectation; the classes of weights are tested.
                 exact=method.exact or method.importance is not None,
                 weighted=_weights_of(method),
+                # Such an engine reports only its own most probable tokens, not any that the draft's policy stored.
                 both=Capability.OTHER_SCORES not in capabilities,
             )
 
@@ -283,6 +285,7 @@ def audit(
     }
     kinds = [ENGINES[sampler.engine]] * len(models)
     if sampler.planted and sampler.planted.context:
+        # In the last pass only: its drafts are then right, and the faulty distribution can be enumerated.
         kinds[-1] = sampler.planted.context.engine
     engines = [kind(model, **options) for kind, model in zip(kinds, models, strict=True)]
     return audit_engines(sampler, engines, [ModelPolicy(space, model, temperature) for model in models], samples)
@@ -305,6 +308,7 @@ def audit_engines(
     if planted:
         distance = planted.distance(*policies)
         detected_from = samples_against(planted.distribution(*policies), expected)
+    # A fault that is hard to see gets as many samples as detect it; else its test would prove nothing.
     samples = samples or max(SAMPLES, detected_from or 0)
     if planted and planted.context:
         engines = [engines[0], planted.context.plant(engines[1])]
@@ -338,6 +342,7 @@ def sample_last_pass(
     for number, engine in enumerate(engines):
         context = RolloutContext(engine, _no_reward, memory, Meter(), streams(0, number), {0: PROMPT}, space.longest)
         (group,) = engine.run(strategy(Task(0, number, samples), context))
+        # The drafts of the next pass.
         memory.put(group)
     assert group is not None
     return group.rollouts

@@ -40,6 +40,7 @@ def drifting(
     models = [Qwen3ForCausalLM(config).eval()]
     with torch.no_grad():
         for weights in _matrices(models[0]):
+            # The head decides how random tokens are, the other matrices how much they depend on context.
             deviation = scale if head_scale is None or weights is not models[0].lm_head.weight else head_scale
             weights.copy_(deviation * torch.randn(weights.shape, generator=generator))
         while len(models) < count:
@@ -83,6 +84,7 @@ class ModelPolicy(Policy):
         sequences = list(product(range(self.space.vocabulary), repeat=length))
         positions_T = torch.arange(len(PROMPT) + length)
         if late_from is not None:
+            # From the token before on, since the engine feeds the last kept token again when it continues.
             positions_T[len(PROMPT) + late_from - 1 :] += 1
         input_ids = torch.tensor([[*PROMPT, *tokens] for tokens in sequences])
         with torch.no_grad():

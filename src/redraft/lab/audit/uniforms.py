@@ -54,6 +54,7 @@ class CommonUniforms:
     """
 
     def __init__(self, thresholds: Mapping[int, Iterable[float]], sampling: bool) -> None:
+        # Clipped, since rounding moves cumulative sums beyond 1.
         edges = [np.unique([0.0, *np.clip(list(thresholds[at]), 0, 1), 1.0]) for at in sorted(thresholds)]
         self._sampling = sampling
         # The midpoint represents its cell: no threshold lies inside one. Cells of a response are products of these.
@@ -63,6 +64,7 @@ class CommonUniforms:
     def kept(self, rule: Rule, acceptance: np.ndarray) -> np.ndarray:
         """One-hot over kept lengths in each cell, float64 (C, T + 1)."""
         n = len(acceptance)
+        # Uniforms are on (0, 1], so `<=`: a probability of 0 never accepts.
         accepted = self._midpoints[:n] <= acceptance[:, None]
         by_pattern = {flags: rule.kept(np.array(flags, bool)) for flags in product((0, 1), repeat=n)}
         # a pattern's index is the binary number of its flags, the first one most significant
@@ -73,6 +75,7 @@ class CommonUniforms:
         """One-hot of the token that the uniform selects in each cell, or the distribution if it does not sample."""
         if not self._sampling:
             return distribution[None]
+        # Without the last sum, which may be just below 1: the last token takes what is left.
         token = np.searchsorted(np.cumsum(distribution)[:-1], self._midpoints[position])
         return (token[:, None] == np.arange(len(distribution))).astype(float)
 

@@ -32,6 +32,7 @@ class PassEngine(VLLMEngine):
 
     def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
         """Run coroutines that use this engine to completion; return their results in order."""
+        # All passes share one vLLM; the weights are those of the last pass until here.
         self._local.load(self._model.state_dict().items())
         return self._local.run(*coroutines)
 
@@ -51,6 +52,7 @@ def serving(
     from redraft.engines.vllm.local import LocalVLLM  # takes seconds, also when tests are collected
 
     with tempfile.TemporaryDirectory() as folder:
+        # vLLM starts from a folder only; `PassEngine` then loads other weights.
         models[0].save_pretrained(folder)
         local = LocalVLLM(folder, len(PROMPT) + space.longest + 1)
         try:

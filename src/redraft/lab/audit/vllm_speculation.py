@@ -77,6 +77,7 @@ def models() -> tuple[Qwen3ForCausalLM, Qwen3ForCausalLM]:
         for own, other in zip(policy.parameters(), drafter.parameters(), strict=True):
             if own.dim() > 1:
                 own.normal_(0, 0.15)
+            # Close to the policy: a drafter that always or never agrees would hide a fault.
             other.copy_(own + 0.08 * torch.randn_like(own))
     return policy, drafter
 
@@ -93,6 +94,7 @@ def distributions(policy: Qwen3ForCausalLM) -> np.ndarray:
 
     first = distribution([after()])[0]
     pairs = first[:, None] * distribution([after(i) for i in range(VOCABULARY)])
+    # All pairs of first tokens in one forward pass.
     third = distribution([after(i, j) for i, j in itertools.product(range(VOCABULARY), repeat=2)])
     return np.stack([first, pairs.sum(0), pairs.reshape(-1) @ third])
 
@@ -101,6 +103,7 @@ def sample(policy: Path, drafter: Path, mode: str) -> np.ndarray:
     """Responses of a new engine, token ids (RESPONSES, LENGTH)."""
     from redraft.engines.vllm.local import LocalVLLM  # takes seconds, also when tests are collected
 
+    # A new engine for each mode: its speculation is fixed when it starts.
     engine = LocalVLLM(policy, 64, max_rows=64, speculative_config=MODES[mode](drafter))
     request = {"temperature": 1.0, "top_p": 1.0, "max_tokens": LENGTH, "ignore_eos": True, "detokenize": False}
 

@@ -47,6 +47,7 @@ def read_positions(
     """
     models = [policy] if drafter is None else [policy, drafter]
     sizes = [model.config.vocab_size for model in models]
+    # Token ids of one model mean nothing to the other.
     if len(set(sizes)) > 1:
         raise UserError("policy and drafter have different vocabularies", key="vocab_size", value=sizes)
     readers = [_Reader(draft, prompts[draft.prompt], top) for draft in drafts]
@@ -65,6 +66,7 @@ class _Reader:
     def __init__(self, draft: Draft, prompt: list[int], top: int) -> None:
         self.draft, self.top = draft, top
         self.sequence = [*prompt, *draft.tokens.tolist()]
+        # The state of the prompt's last token gives the distribution of the first response token.
         self.first = len(prompt) - 1
         self._tokens = torch.as_tensor(draft.tokens.astype(np.int64))
         self._log_q_T = draft.log_probs.astype(np.float64)
@@ -90,6 +92,7 @@ class _Reader:
         self, log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, log_p_T: np.ndarray, log_q_T: np.ndarray
     ) -> None:
         """Keep the quantities that need both distributions."""
+        # Of q, since the tokens were stored when the draft was sampled.
         largest = log_q.topk(min(self.top, log_q.shape[1])).indices
         in_top = (largest == tokens).any(1).cpu().numpy()
         p, q = log_p.exp(), log_q.exp()
@@ -112,6 +115,7 @@ class _Reader:
     def positions(self) -> Positions:
         """All positions of the draft."""
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        # All other columns need both distributions.
         log_p_T, both = columns.pop("log_p_T"), None
         if columns:
             block = joint_acceptance(columns.pop("weights"), columns.pop("rest")[1:])
@@ -154,6 +158,7 @@ def _batches(readers: Sequence[_Reader]) -> Iterator[list[_Reader]]:
 def _read(batch: Sequence[_Reader], models: Sequence[Any], temperature: float) -> None:
     """Run the models on a batch, and add the distributions at response positions to the readers."""
     width = max(len(reader.sequence) for reader in batch) - 1  # nothing follows the last token
+    # Padding is on the right, where causal attention hides it from all tokens before.
     rows = [reader.sequence[:width] + [0] * (width - len(reader.sequence)) for reader in batch]
     tokens = torch.tensor(rows, device=models[0].device)
     heads = [Head(model) for model in models]
@@ -161,5 +166,6 @@ def _read(batch: Sequence[_Reader], models: Sequence[Any], temperature: float) -
     for row, reader in enumerate(batch):
         hidden = [state[row, reader.first : len(reader.sequence) - 1] for state in states]
         for piece in chunks(len(hidden[0]), MAX_VALUES_PER_PIECE, heads[0].vocabulary):
+            # float64, since residual masses are small differences of probabilities.
             logits = [head(each[piece]).double() for head, each in zip(heads, hidden, strict=True)]
             reader.add([(each / temperature).log_softmax(-1) for each in logits])

@@ -44,6 +44,7 @@ def prediction_input(
         given = {"--policy": policy, "--drafter": drafter, "--temperature": temperature}
         _reject(given, "a run's manifest has its policies and temperature")
         run = open_run(path)
+        # Both policies of a run and its temperature are in its manifest, so options for them are rejected.
         first, last = run.pair(start, stop)
         sampled_by = run.policy(first) if first in run.policies else None
         between = f"drafts of step {first}, policy after {last} steps; epochs between: {run.epochs(first, last):.3g}"
@@ -69,6 +70,7 @@ def load_policies(inputs: PredictionInput, device: str, path: Path) -> tuple[Any
         UserError: if one cannot be loaded, or the rollouts do not fit its vocabulary or positions.
     """
     config = models.load_config(inputs.policy)
+    # Before the weights are loaded: the configuration is enough to find another model.
     inputs.saved.check_fits(config.vocab_size, getattr(config, "max_position_embeddings", None), path)
     for folder in filter(None, (inputs.policy, inputs.drafter)):
         models.check_rotation(folder, inputs.saved.longest)

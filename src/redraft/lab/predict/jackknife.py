@@ -35,8 +35,10 @@ def estimate(of_prompts: Mapping[str, np.ndarray], quantity: Callable[[Sums], np
     totals = {name: values.sum() for name, values in of_prompts.items()}
     count = len(next(iter(of_prompts.values())))
     value = float(quantity(totals))
+    # Nothing is left without the only prompt.
     if count < 2:
         return IntervalEstimate(value, math.nan, math.nan)
+    # All leave-one-out values at once: sums without a prompt are totals less its own.
     left_out = quantity({name: totals[name] - values for name, values in of_prompts.items()})
     error = math.sqrt((count - 1) / count * float(((left_out - left_out.mean()) ** 2).sum()))
     half = float(stats.t.ppf(0.975, count - 1)) * error

@@ -74,6 +74,7 @@ def measure_pair(run: SavedRun, start: int, stop: int, held_out: int) -> dict[st
         model.to(device)
     own = run.drafts(start)
     prompts = run.prompts(own)
+    # A tiny vocabulary may be smaller than the number of stored tokens.
     rules = candidates(top=min(TOP, policy.config.vocab_size))
     read = partial(
         read_positions,
@@ -88,6 +89,7 @@ def measure_pair(run: SavedRun, start: int, stop: int, held_out: int) -> dict[st
     fresh = _sample_held_out(run, drafter, stops, prompts, start, held_out) if held_out else []
     held_out_positions = read(fresh) if fresh else []
     overlap = np.concatenate([at.both.overlap for at in positions if at.both])
+    # Total variation is 1 less the overlap, the sum of min(p, q).
     quantiles = np.quantile(1 - overlap, QUANTILES)
     return {
         "from": start,
@@ -143,6 +145,7 @@ def _sample_held_out(
         max_batched_tokens=engine.max_batched_tokens,
         temperature=run.configuration.trainer.temperature,
     )
+    # A stream of another name: no random number of the run is used again.
     memory, streams = Memory(Retention()), Streams(run.configuration.seed, step, "held-out")
     context = RolloutContext(sampler, _no_reward, memory, Meter(), streams, prompts, limit)
     groups = sampler.run(*(vanilla(Task(prompt, 0, count), context) for prompt in prompts))

@@ -105,6 +105,7 @@ def predict(
     saved: SavedRollouts, positions: Sequence[Positions], rules: Sequence[Candidate], speed: Throughputs | None = None
 ) -> list[Prediction]:
     """Predictions for each rule; `positions` are those of the drafts, in order. Without `speed` there are no times."""
+    # Distributions of q come from a model, which is known for all drafts or for none.
     known = all(at.both is not None for at in positions)
     return [
         _predicted(rule, saved, expected_kept(rule, positions), speed)
@@ -127,6 +128,7 @@ def _predicted(rule: Candidate, saved: SavedRollouts, kept: ExpectedKept, speed:
     )
     if speed is None:
         return prediction
+    # `scores` is false, and the time 0, for a rule that scores no draft.
     seconds_per_draft_token = rule.scores / speed.scoring
 
     def time_saved(of: Sums) -> np.ndarray:
@@ -156,6 +158,7 @@ def _sums(saved: SavedRollouts, kept: ExpectedKept) -> dict[str, np.ndarray]:
 
 def _inverse(share: IntervalEstimate) -> IntervalEstimate:
     """Draft tokens per kept token; inversion swaps the interval's ends, which are NaN for a single prompt."""
+    # The lower end of an interval may be below 0, at which no ratio of throughputs breaks even.
     value, high, low = (math.inf if part <= 0 else 1 / part for part in (share.value, share.low, share.high))
     return IntervalEstimate(value, low, high)
 

@@ -88,11 +88,13 @@ def read_file(file: Path) -> SavedRollouts:
     if frame.duplicated(KEY).any():
         first = frame.loc[frame.duplicated(KEY), KEY].iloc[0].to_dict()
         raise UserError("this rollout occurs twice", file=file, key=", ".join(KEY), value=tuple(first.values()))
+    # Drafts of the last epoch but one: the last one was sampled by about the current policy.
     earlier, later = (frame[frame["epoch"] == epoch] for epoch in epochs[-2:])
     drafts = drafts_of(earlier, file)
     _check_lists(earlier["prompt_tokens"], "iu", "whole numbers", file)
     prompts: dict[int, list[int]] = {}
     for prompt, tokens in zip(earlier["prompt"], earlier["prompt_tokens"], strict=True):
+        # An id names one prompt; with other tokens it would be another one.
         if prompts.setdefault(int(prompt), tokens.tolist()) != tokens.tolist():
             raise UserError("one prompt has different tokens in two rows", file=file, key="prompt_tokens", value=prompt)
     return SavedRollouts(drafts, prompts, lengths_of(later, file))
@@ -109,6 +111,7 @@ def drafts_of(frame: pd.DataFrame, file: Path) -> list[Draft]:
     _check_lists(frame["log_probs"], "f", "floating-point numbers", file)
     drafts = []
     for prompt, tokens, log_probs in zip(frame["prompt"], frame["tokens"], frame["log_probs"], strict=True):
+        # NumPy would broadcast a single log-probability over all tokens.
         if len(tokens) != len(log_probs):
             raise UserError(
                 f"a rollout of prompt {prompt} has different numbers of tokens and log-probabilities",

@@ -94,6 +94,7 @@ class SavedRun:
                     value=stop,
                     hint="--from STEP takes rollouts of any earlier step",
                 )
+            # A run would reuse its rollouts after one epoch.
             start = min(earlier, key=lambda step: abs(step - (stop - self.steps_per_epoch)))
         if start >= stop or start not in self.rollout_steps:
             raise UserError(
@@ -120,6 +121,7 @@ class SavedRun:
         else:
             weights = f"{self.policies[step].relative_to(self.path).as_posix()}/"
             named = [name for name in self.manifest["sha256"] if name.startswith(weights)]
+            # Without a file of this policy the missing hash of its folder is the error.
             self._check(*(named or [weights]))
         return self.policies[step]
 
@@ -131,6 +133,7 @@ class SavedRun:
         """
         file = self._rollouts(step)
         frame = read_parquet(file, COLUMNS)
+        # A draft that was itself continued from a draft has no single policy as q.
         new = frame[frame["draft_length"] == 0]
         if new.empty:
             raise UserError(
@@ -144,6 +147,7 @@ class SavedRun:
     def prompts(self, drafts: list[Draft]) -> dict[int, list[int]]:
         """Tokens of the prompts of drafts."""
         wanted = sorted({draft.prompt for draft in drafts})
+        # Training does not change it, so any policy's will do.
         tokenizer = load_tokenizer(self.policies[max(self.policies)])
         tokens = encode(tokenizer, [self.problems[prompt].prompt for prompt in wanted])
         return dict(zip(wanted, tokens, strict=True))
@@ -154,6 +158,7 @@ class SavedRun:
         Raises:
             UserError: as `drafts`.
         """
+        # The policy after the last step has sampled no rollouts: the last step's are nearest.
         drafts, nearest = self.drafts(start), min(stop, max(self.rollout_steps))
         file = self._rollouts(nearest)
         later = lengths_of(read_parquet(file, ("prompt", "tokens"), only=True), file)
@@ -186,6 +191,7 @@ def open_run(folder: Path, initial: Path | None = None) -> SavedRun:
     """
     manifest = read_manifest(folder / "manifest.json", "configuration", "inputs", "sha256")
     configuration, parents = manifest["configuration"], folder.resolve().parents
+    # A run that was copied elsewhere has no models beside it.
     if initial is None and len(parents) > RESULTS_PARENT:
         model = Layout(configuration["preset"], parents[RESULTS_PARENT]).model(configuration["model_role"])
         initial = model if (model / "model.safetensors").exists() else None

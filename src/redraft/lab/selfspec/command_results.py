@@ -24,6 +24,7 @@ from redraft.lab.selfspec.simulate import (
     simulate_training,
 )
 from redraft.lab.selfspec.sweep import Sweep, read_sweep
+from redraft.result_files import check_own_hash
 from redraft.selfspec.calibration import Calibration, read_calibration, write_calibration
 from redraft.selfspec.constants import read_model
 from redraft.selfspec.controller import Control, Ladder, Roofline, SwitchRule, Threshold
@@ -52,10 +53,14 @@ def calibrate(
     Raises:
         UserError: for an invalid sweep, an unsupported model or a failed fit.
     """
+    # NaN is in no range, so it is rejected too.
     for key, value in (("--tflops", tflops), ("--bandwidth", peak_bandwidth)):
         if value is not None and not 0 < value < np.inf:
             raise UserError("a device's throughput is above 0", key=key, value=value, allowed="more than 0")
+    # Of a sweep that `redraft calibrate` measured; a file cut between two lines looks like a smaller sweep.
+    check_own_hash(sweep_file, optional=True)
     sweep, costs = read_sweep(sweep_file), read_model(model, draft_bits=draft_bits).costs
+    # The released ranges suit GPUs like the A100 only; those of the sweep suit any device.
     ranges = ranges_of_device(peak_bandwidth * 1e12) if peak_bandwidth else ranges_of_sweep(sweep, costs)
     fitted = fit(sweep, costs, tflops * 1e12, ranges)
     metadata = {
@@ -83,12 +88,13 @@ def parameters(calibration: Calibration) -> Rows:
     ]
 
 
-def quality(fitted: Fit) -> str:
-    """Losses of the fit, and its agreement with the sweep."""
+def quality(fitted: Fit, sweep: Sweep) -> str:
+    """Losses of the fit, its agreement with the sweep, and the sweep's number of points next to that of its grid."""
     share = fitted.agreeing / fitted.points
     return (
         f"loss {fitted.losses[0]:.6f} of plain decoding, {fitted.losses[1]:.6f} of speculation\n"
-        f"speedup on the measured side of 1 at {fitted.agreeing} of {fitted.points} points ({share:.1%})"
+        f"speedup on the measured side of 1 at {fitted.agreeing} of {fitted.points} points ({share:.1%})\n"
+        f"all modes at {fitted.points} of {sweep.grid} points of batch size, length and gamma"
     )
 
 
@@ -125,15 +131,23 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
     """
     calibration = read_calibration(options.calibration)
     if options.model:
+        # An estimate: factor and overheads are those of the calibrated model.
         calibration = calibration.of_model(read_model(options.model))
     if not 0 <= options.prompt < np.inf:
         raise UserError("invalid length of prompts", key="--prompt", value=options.prompt, allowed="0 or more")
     engine = SimulatedEngine(calibration, options.prompt, options.slots, options.engines)
     if ":" in options.lengths:
-        lengths = parse_quantiles(options.lengths).lengths(options.responses)
+        lengths = _in_random_order(parse_quantiles(options.lengths).lengths(options.responses), options.engines)
     else:
         lengths = read_lengths(Path(options.lengths))
     gammas, acceptance = _gammas(options.gamma), _acceptance(options.alpha)
+    if options.last_alpha is not None and len(gammas) == 1:
+        raise UserError(
+            "one draft length has one rollout, without a last one",
+            key="--last-alpha",
+            value=options.last_alpha,
+            allowed="with several draft lengths in --gamma",
+        )
     speculation = Speculation("off", gammas[0], acceptance, options.threshold)
     if len(gammas) > 1:
         return _training(lengths, engine, speculation, Ladder(gammas), _alphas(options, acceptance))
@@ -141,13 +155,26 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
     rows = []
     for mode, time in times.items():
         active = time.slowest.turned_on_at
+        # Of the slowest engine, which decides the rollout's time.
         on = ["never", "-"] if active is None else [f"{active} active", f"{time.slowest.plain_seconds:.1f}"]
         rows.append([mode, *_seconds(time.seconds, times["off"].seconds), *on, f"{time.speculated:.0%} of tokens"])
     return ["mode", "seconds", "against off", "on at", "after s", "by speculation"], rows
 
 
+def _in_random_order(lengths: np.ndarray, engines: int) -> np.ndarray:
+    """Ascending lengths in the order in which their responses begin, float64 (n,), the same in every call.
+
+    A prompt's place in a batch says nothing about its response. In ascending order the longest responses would begin
+    last, when other slots are free already. Each engine keeps an equal share of short and long ones: whole rows are
+    permuted, of one response per engine (`simulate_rollout`).
+    """
+    rows = [lengths[i : i + engines] for i in range(0, len(lengths), engines)]
+    return np.concatenate([rows[i] for i in np.random.default_rng(0).permutation(len(rows))])
+
+
 def _gammas(text: str) -> tuple[int, ...]:
     parts = text.split(",")
+    # Ascending, distinct and above 0 in one comparison.
     if not all(part.strip().isdecimal() for part in parts) or sorted({0, *map(int, parts)}) != [0, *map(int, parts)]:
         raise UserError(
             "invalid draft lengths",
@@ -180,6 +207,7 @@ def _alphas(options: SimulationOptions, acceptance: Acceptance) -> list[float]:
         raise UserError(
             "a ladder takes one acceptance for all positions", key="--alpha", value=options.alpha, allowed="0 to 1"
         )
+    # Without an end the acceptance is constant.
     last = acceptance.alpha[0] if options.last_alpha is None else options.last_alpha
     if not 0 <= last <= 1:
         raise UserError("invalid acceptance", key="--last-alpha", value=last, allowed="0 to 1")

@@ -90,6 +90,7 @@ def ranges_of_sweep(sweep: Sweep, costs: Costs) -> Ranges:
         mode: max(_largest_overhead(sweep.times(mode, gamma)) for gamma in sweep.gammas) for mode in (DRAFT, VERIFY)
     }
     return Ranges(
+        # Mostly upwards: the fastest pass has overhead too, so the estimate is too low.
         bandwidth=(0.5 * bandwidth, 4 * bandwidth),
         kv_share=(0.0, 10.0),
         target_overhead=(0.0, _largest_overhead(target)),
@@ -112,6 +113,7 @@ def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
         UserError: if the better search does not converge, a parameter ends at a bound of its range, or the loss is
             above `LARGEST_LOSS`.
     """
+    # Placeholders except F_eff: the two stages set all other parameters.
     start = Calibration(sweep.model, costs, 1.0, flops, costs.kv_bytes, 1.0, 0.0, 0.0, 0.0)
     measured = sweep.times(TARGET)
 
@@ -121,6 +123,7 @@ def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
     first = ranges.of("bandwidth", "kv_share", "target_overhead")
     second = ranges.of("draft_factor", "draft_overhead", "verify_overhead")
     plain, target_loss = _search(start, first, loss_of_decoding, iterations=300, tolerance=1e-8)
+    # The target's parameters stay those of stage 1.
     fitted, block_loss = _search(plain, second, _block_loss(sweep), iterations=500, tolerance=1e-10)
     return Fit(fitted, (target_loss, block_loss), *agreement(fitted, sweep))
 
@@ -165,6 +168,7 @@ def _block_loss(sweep: Sweep) -> Loss:
 
 
 def _errors(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    # Of the logarithm, so that short and long passes count alike.
     return np.log(predicted / measured) ** 2
 
 
@@ -186,6 +190,7 @@ def _joined(by_gamma: Mapping[int, PassTimes]) -> _ConcatenatedTimes:
     batch, length, seconds = map(np.concatenate, zip(*(astuple(times) for times in by_gamma.values()), strict=True))
     sizes = [len(times.seconds) for times in by_gamma.values()]
     gamma = np.repeat(list(by_gamma), sizes)
+    # Each γ counts alike, however many points it has.
     weight = np.repeat([1 / size / len(sizes) for size in sizes], sizes)
     return _ConcatenatedTimes(batch, length, seconds, gamma, weight)
 
@@ -204,6 +209,7 @@ def _search(
         differential_evolution(loss_of, bounds, seed=SEED, maxiter=iterations, tol=tolerance),
         minimize(loss_of, middle, bounds=bounds, method="L-BFGS-B"),
     ]
+    # Differential evolution may stop early, L-BFGS-B in a local minimum.
     best = min(results, key=lambda result: result.fun)
     _check(best, ranges)
     return _with(start, ranges, best.x), float(best.fun)
@@ -232,6 +238,7 @@ def _check(best: OptimizeResult, ranges: Mapping[str, Range]) -> None:
         )
     for (name, (low, high)), value in zip(ranges.items(), best.x, strict=True):
         near = 1e-3 * (high - low)  # a search stops just inside a bound
+        # An overhead may be 0, but any value at the upper bound says that the range is too small.
         if value > high - near or (value < low + near and name not in MAY_BE_AT_LOWER_BOUND):
             raise UserError(
                 "the fit ends at a bound of its search range",

@@ -38,9 +38,11 @@ def measure(
     Raises:
         UserError: if the model cannot be loaded, or has too few positions for two lengths.
     """
+    # As the run that will use the calibration: the times of one thread say nothing about two.
     torch.set_num_threads(threads)
     model, _ = models.load(folder)
     model.to(models.device_of(device))
+    # A block feeds γ proposals and the token before them after these positions.
     longest = model.config.max_position_embeddings - max(gammas) - 1
     fitting = [length for length in lengths if length <= longest]
     if len(fitting) < 2:
@@ -60,6 +62,7 @@ def measure(
     for timed in passes:
         mode = {"policy": TARGET, "drafter": DRAFT, "block": VERIFY}[timed.kind]
         ms = [1e3 * seconds for seconds in timed.seconds]
+        # Fits use the median; the other statistics are columns of the released format.
         numbers = (statistics.fmean(ms), statistics.median(ms), statistics.pstdev(ms), min(ms), max(ms), len(ms))
         # A drafter's pass does not depend on γ, but the format has a row for each.
         for gamma in gammas if timed.kind == "drafter" else [timed.proposals]:

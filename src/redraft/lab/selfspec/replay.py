@@ -6,15 +6,37 @@ instead of once per token, and its blocks are counted too low. The ladder receiv
 its draft length differs from the run's, τ follows from the measured acceptance α at that length (equation 1).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import FiniteFloat, NonNegativeInt, PositiveInt, Strict, TypeAdapter, model_validator
 
 from redraft.errors import UserError
-from redraft.result_files import read_steps
+from redraft.result_files import Typed, check_record, read_steps
 from redraft.selfspec.controller import Control, Stretch, passes_of
 from redraft.selfspec.roofline import block_efficiency, token_acceptance
+
+
+class TraceFields(Typed):
+    """Types of the fields of a step's record that a replay computes with."""
+
+    draft_length: PositiveInt
+    block_efficiency: FiniteFloat | None
+    # JSON has lists only, which strict types reject as tuples.
+    passes: list[
+        Annotated[tuple[PositiveInt, NonNegativeInt, PositiveInt, FiniteFloat, FiniteFloat], Strict(strict=False)]
+    ]
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.block_efficiency is not None and not 1 <= self.block_efficiency <= self.draft_length + 1:
+            raise ValueError("a block_efficiency from 1 to draft_length + 1")
+        return self
+
+
+TRACE_FIELDS: TypeAdapter[Any] = TypeAdapter(TraceFields)
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,7 @@ class TracedRollout:
         """Mean tokens per block at another draft length, by equation 1."""
         if self.tau is None or gamma == self.gamma:
             return self.tau
+        # τ counts the token after the kept proposals, which is always there.
         alpha = float(token_acceptance(self.tau - 1, self.gamma))
         return float(block_efficiency(alpha, gamma))
 
@@ -60,9 +83,10 @@ def read_rollouts(file: Path) -> list[TracedRollout]:
     """Rollouts of a run's `steps.jsonl`.
 
     Raises:
-        UserError: if the file is missing or damaged, or records no passes.
+        UserError: if the file is missing or damaged, records no passes, or lacks a field that belongs to them.
     """
-    records: list[Mapping[str, Any]] = [record for record in read_steps(file) if "passes" in record]
+    # Other runs record no passes; `read_steps` checks the rest of the file.
+    records = [record for record in read_steps(file) if "passes" in record]
     if not records:
         raise UserError(
             "these records have no passes",
@@ -70,6 +94,8 @@ def read_rollouts(file: Path) -> list[TracedRollout]:
             key="passes",
             allowed="steps.jsonl of a run with self-speculation",
         )
+    for record in records:
+        check_record(record, TRACE_FIELDS, file)
     return [
         TracedRollout(
             record["step"],
@@ -86,9 +112,11 @@ def replay(control: Control, rollouts: Sequence[TracedRollout]) -> list[TracedRo
     replayed = []
     for rollout in rollouts:
         control.begin()
+        # Only active responses and lengths enter; the control decides and records by itself.
         for active, length in passes_of(rollout.trace):
             control.draft_length(active, length)
         rollout_now = TracedRollout(rollout.step, control.gamma, rollout.tau_at(control.gamma), tuple(control.trace))
         replayed.append(rollout_now)
+        # Without a block of its own the replayed control has measured nothing, whatever the run did.
         control.adapt(rollout_now.tau if rollout_now.speculated else None)
     return replayed

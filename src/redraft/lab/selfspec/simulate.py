@@ -9,17 +9,19 @@ Not modelled: prefill, sampling, scheduling, verl's work around the engine, and 
 therefore predictions of decoding alone, and reports label them as such next to measured ones.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, StringConstraints, TypeAdapter, model_validator
 
 from redraft.errors import UserError
-from redraft.result_files import read_steps
+from redraft.result_files import Typed, check_record, read_steps
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Roofline, SwitchRule, Threshold, Toggle, ToggleState
 from redraft.selfspec.roofline import MARGIN, block_efficiency, block_seconds, target_seconds, token_acceptance
@@ -58,6 +60,7 @@ class Quantiles:
         """
         if count < 2:
             raise ValueError(f"both ends need 2 lengths, got {count}")
+        # Lengths spread over orders of magnitude, so quantiles are joined on a logarithmic scale.
         return np.round(np.exp(np.interp(np.linspace(0, 1, count), self.shares, np.log(self.tokens))))
 
 
@@ -81,6 +84,7 @@ def read_lengths(file: Path) -> np.ndarray:
         UserError: if the file is missing or empty, or a line is not a positive whole number.
     """
     try:
+        # At any white space, also the carriage returns of other systems.
         lines = file.read_text(encoding="utf-8").split()
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
         raise UserError(
@@ -126,11 +130,30 @@ class Acceptance:
         """Mean tokens per block if speculation generates all responses of these lengths; from 1 to γ + 1."""
         ends = np.array([*self.starts[1:], np.inf])
         tokens = np.clip(lengths[:, None], self.starts, ends) - np.array(self.starts)
+        # Tokens over blocks, and not a mean of τ over tokens, in which long blocks would count too much.
         mean = np.sum(tokens) / np.sum(tokens / block_efficiency(np.array(self.alpha), gamma))
         return float(np.clip(mean, 1, gamma + 1))  # rounding may exceed the range
 
     def _part(self, position: np.ndarray) -> np.ndarray:
+        # `right`, since an α holds from its start on.
         return np.searchsorted(self.starts, position, side="right") - 1
+
+
+class BlockCounts(Typed):
+    """Types of the fields of a step's record that have the blocks of speculation by position."""
+
+    draft_length: PositiveInt
+    proposed_from: dict[Annotated[str, StringConstraints(pattern=r"^\d+$")], PositiveFloat]
+    kept_from: dict[str, NonNegativeFloat]
+
+    @model_validator(mode="after")
+    def _of_the_same_blocks(self) -> Self:
+        if any(self.kept_from.get(start, math.inf) > proposed for start, proposed in self.proposed_from.items()):
+            raise ValueError("for each key of proposed_from a number in kept_from that is no larger")
+        return self
+
+
+BLOCK_COUNTS: TypeAdapter[Any] = TypeAdapter(BlockCounts)
 
 
 def measured_acceptance(file: Path) -> Acceptance:
@@ -141,12 +164,15 @@ def measured_acceptance(file: Path) -> Acceptance:
     has the acceptance of the range before, and of the first measured one if there is none before.
 
     Raises:
-        UserError: if the file is missing or damaged, or records no block.
+        UserError: if the file is missing or damaged, records no block, or lacks a field that belongs to blocks.
     """
     by_start: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     for record in read_steps(file):
-        gamma: Any = record.get("draft_length")
-        for start, proposed in record.get("proposed_from", {}).items():
+        if "proposed_from" not in record:
+            continue
+        check_record(record, BLOCK_COUNTS, file)
+        gamma = record["draft_length"]
+        for start, proposed in record["proposed_from"].items():
             by_start[int(start)].append((gamma, proposed / gamma, record["kept_from"][start]))
     if not by_start:
         raise UserError(
@@ -159,6 +185,7 @@ def measured_acceptance(file: Path) -> Acceptance:
     for _, steps in sorted(by_start.items()):
         gammas, blocks, kept = np.array(steps, float).T
         alphas.append(float(token_acceptance(kept, gammas, blocks)))
+    # The first range begins at 0, whatever the first measured one is; others begin where blocks did.
     _, *starts = sorted(by_start)
     return Acceptance(tuple(alphas), (0.0, *map(float, starts)))
 
@@ -245,14 +272,18 @@ def simulate_rollout(lengths: np.ndarray, engine: SimulatedEngine, speculation: 
     """
     if not len(lengths) or np.min(lengths) < 1 or engine.slots < 1 or engine.count < 1:
         raise ValueError("needs responses of 1 token or more, and 1 or more slots and engines")
+    # A roofline decides by the τ of the last rollout; here as if that had speculated throughout.
     tau = speculation.acceptance.mean_tau(lengths, speculation.gamma)
     rules: dict[Mode, SwitchRule] = {
         "threshold": Threshold(speculation.threshold),
         "roofline": Roofline(engine.calibration, speculation.gamma, tau, speculation.margin),
     }
+    # A value without state, so engines can share it; each starts from `OFF`.
     toggle = Toggle(rules[speculation.mode], speculation.ramp) if speculation.mode in rules else None
+    # In turn, as the rollout manager distributes tasks (`train.verl.manager`).
     by_engine = [lengths[i :: engine.count] for i in range(min(engine.count, len(lengths)))]
     times = tuple(_EngineRun(part, engine, speculation, toggle).finish() for part in by_engine)
+    # Without a block nothing was measured, and a ladder stays where it is.
     return RolloutTime(times, tau if any(time.blocks for time in times) else None)
 
 
@@ -284,6 +315,7 @@ class _EngineRun:
         self.total = lengths[: engine.slots].astype(float)
         self.done = np.zeros_like(self.total)
         self.tokens = float(np.sum(lengths))
+        # Always-on speculation passes the ramp guard, which is a part of toggles.
         self.state = ToggleState(on=True) if speculation.mode == "always" else OFF
         self.seconds = self.plain_seconds = self.plain_tokens = 0.0
         self.passes = self.blocks = 0
@@ -297,6 +329,7 @@ class _EngineRun:
             else:
                 self._decode()
             going = self.done < self.total - 1e-9  # blocks advance by fractions of tokens
+            # Waiting responses take the free slots at once, as in an engine with continuous batching.
             free = len(going) - int(np.sum(going))
             self.total = np.concatenate([self.total[going], self.waiting[:free]])
             self.done = np.concatenate([self.done[going], np.zeros(min(free, len(self.waiting)))])
@@ -313,6 +346,7 @@ class _EngineRun:
 
     def _decode(self) -> None:
         """Plain passes until a response ends or the toggle switches speculation on, at once."""
+        # A whole number: blocks, which add fractions of tokens, come only after the switch.
         count = int(np.min(self.total - self.done))
         lengths = self._lengths(count, 1.0)
         if self.toggle:
@@ -329,10 +363,13 @@ class _EngineRun:
         """Blocks until a response ends or its acceptance changes, at once."""
         acceptance, gamma = self.speculation.acceptance, self.speculation.gamma
         rates = acceptance.tau(self.done, gamma)
+        # Up to the next event only: the end of a response, or of a range of positions with one α.
         left = np.minimum(self.total, acceptance.end(self.done)) - self.done
+        # At least one block, also where rounding leaves less than a token's 10⁻⁹.
         count = max(int(np.ceil(np.min(left / rates) - 1e-9)), 1)
         lengths = self._lengths(count, float(np.mean(rates)))
         self.seconds += float(np.sum(block_seconds(self.engine.calibration, len(self.total), lengths, gamma)))
+        # The last block of a response may be longer than what is left of it.
         self.done = np.minimum(self.done + count * rates, self.total)
         self.blocks += count
 

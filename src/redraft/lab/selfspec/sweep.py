@@ -71,6 +71,13 @@ class Sweep:
         """Draft lengths, ascending."""
         return sorted({m.gamma for m in self.measurements if m.mode in (DRAFT, VERIFY)})
 
+    @property
+    def grid(self) -> int:
+        """Number of combinations of the batch sizes, lengths and draft lengths in it."""
+        # Without warm-up and modes that fits ignore.
+        measured = [m for m in self.measurements if m.batch > 0 and m.mode in (TARGET, DRAFT, VERIFY)]
+        return len({m.batch for m in measured}) * len({m.seq for m in measured}) * len(self.gammas)
+
     def times(self, mode: str, gamma: int = 0) -> PassTimes:
         """Median times of a mode, without warm-up."""
         return _times([m for m in self.measurements if (m.mode, m.gamma) == (mode, gamma) and m.batch > 0])
@@ -79,6 +86,7 @@ class Sweep:
         """Times of target, drafter and verification at the points (batch, length) that have all three, in one order."""
         modes = ((TARGET, 0), (DRAFT, gamma), (VERIFY, gamma))
         by_point = [{(m.batch, m.seq): m for m in self.measurements if (m.mode, m.gamma) == mode} for mode in modes]
+        # A sweep may lack points of a mode: the published one has 178 of 180 (docs/selfspec.md).
         common = sorted(point for point in set.intersection(*map(set, by_point)) if point[0] > 0)
         target, draft, verify = (_times([of_mode[point] for point in common]) for of_mode in by_point)
         return target, draft, verify
@@ -108,8 +116,10 @@ def read_sweep(file: Path, rows: int | None = None) -> Sweep:
         UserError: if the file cannot be read, is cut off or has another number of rows, has several models or duplicate
             points, or lacks rows that a fit needs.
     """
+    # Spreadsheets write a byte order mark, which would be a part of the first column's name.
     with errors_of_reading(file, csv.Error, UnicodeDecodeError), file.open(newline="", encoding="utf-8-sig") as handle:
         lines = handle.readlines()
+        # A number that was cut is still a number: 1 of 10.
         if lines and not lines[-1].endswith("\n"):
             raise UserError("this sweep is cut off: its last line has no end", file=file, key="line", value=len(lines))
         reader = csv.DictReader(lines)
@@ -132,12 +142,14 @@ def make_sweep(measurements: Iterable[SweepRow], file: Path | None = None) -> Sw
     """
     lines = tuple(measurements)
     models = sorted({m.model for m in lines})
+    # The costs of one model do not describe another's times.
     if len(models) != 1:
         raise UserError(
             "this sweep has several models", file=file, key="model", value=models, allowed="one name in all rows"
         )
     seen: set[tuple[str, int, int, int]] = set()
     for m in lines:
+        # Means over points would count it twice, and `blocks` would take the later one.
         if (key := (m.mode, m.gamma, m.batch, m.seq)) in seen:
             raise UserError("this point was measured twice", file=file, key="mode, gamma, batch, seq", value=key)
         seen.add(key)
@@ -150,6 +162,7 @@ def make_sweep(measurements: Iterable[SweepRow], file: Path | None = None) -> Sw
             raise UserError("a draft has at least one token", file=file, key="gamma", value=gamma, allowed=NEEDED)
         for mode in (DRAFT, VERIFY):
             _check_several(sweep.times(mode, gamma), f"{mode}, gamma {gamma}", file)
+        # Stage 2 of the fit compares whole blocks with the target at the same point.
         if not len(sweep.blocks(gamma)[0].seconds):
             raise UserError(
                 "no batch size and length has all three modes", file=file, key=f"gamma {gamma}", allowed=NEEDED
@@ -167,6 +180,7 @@ def _value(text: str | None, column: str, line: int, file: Path) -> Any:
         float(value)  # an integer of hundreds of digits is no number of sequences
     except (ValueError, OverflowError):
         value = math.nan
+    # `ulp` is the smallest number above 0.
     lowest = 0.0 if column in ("batch", "seq", "gamma", "std_ms") else math.ulp(0.0)
     if not (math.isfinite(value) and value >= lowest):
         wanted = f"a {'whole ' if whole else ''}number, {'0 or more' if lowest == 0 else 'more than 0'}"
@@ -177,6 +191,7 @@ def _value(text: str | None, column: str, line: int, file: Path) -> Any:
 def _check_several(times: PassTimes, what: str, file: Path | None, *, lengths: bool = False) -> None:
     axes = {"batch": times.batch} | ({"seq": times.length} if lengths else {})
     for name, values in axes.items():
+        # One value of an axis cannot separate a constant from a slope: the fit would end at a bound, or anywhere.
         distinct = np.unique(values).astype(int).tolist()
         if len(distinct) < 2:
             raise UserError(

@@ -24,9 +24,11 @@ def decode_shares(
 
     # bytes moved and operations of each component
     def weights(count: int) -> tuple[float, float]:
+        # Weights are read once for the batch; a multiplication and an addition for each weight and sequence.
         return VALUE_BYTES * count, 2 * batch * count
 
     positions = batch * length
+    # One more norm after the last layer; each value is read and written.
     norms = (2 * model.layers + 1) * 2 * model.hidden
     additions = model.layers * 2 * 3 * model.hidden
     gate = model.layers * 3 * model.intermediate
@@ -39,5 +41,6 @@ def decode_shares(
         "head": weights(model.head_parameters),
         "nonlinear": (VALUE_BYTES * values, 0),
     }
+    # Each component for itself: one may wait for memory while another computes.
     seconds = {name: max(moved / bandwidth, operations / flops) for name, (moved, operations) in work.items()}
     return {name: part / sum(seconds.values()) for name, part in seconds.items()}

@@ -134,7 +134,7 @@ def _trained(run: Run, shape: ModelConstants) -> dict[str, float]:
 def _state(run: Run, engine: VerlEngine, shape: ModelConstants, ranks: int) -> dict[str, float]:
     """Bytes of weights and moments of each trained model on a GPU; none if FSDP2 keeps them in host memory."""
     sizes = {name: size * (WEIGHT + MOMENTS) / ranks for name, size in _trained(run, shape).items()}
-    return {name: 0.0 if engine.verl.get(POLICIES[name], False) else size for name, size in sizes.items()}
+    return {name: 0.0 if engine.verl_leaves.get(POLICIES[name], False) else size for name, size in sizes.items()}
 
 
 def _update(run: Run, engine: VerlEngine, shape: ModelConstants, ranks: int) -> dict[str, float]:
@@ -147,14 +147,14 @@ def _update(run: Run, engine: VerlEngine, shape: ModelConstants, ranks: int) -> 
         "gradients": parameters * GRADIENT / ranks if state["actor"] else 0.0,
         "gathered layers": HALF * (2 * layer + head) + (HALF + GRADIENT) * (layer + head),
     }
-    if engine.verl.get(ACCUMULATION, False):  # each GPU keeps all gradients until the last pass of an update
+    if engine.verl_leaves.get(ACCUMULATION, False):  # each GPU keeps all gradients until the last pass of an update
         parts["gradients"] = float(parameters * GRADIENT)
     kept = KEPT_BYTES * tokens * (HIDDEN * shape.hidden + INTERMEDIATE * shape.intermediate)
-    if engine.verl.get(CHECKPOINTING, True):
+    if engine.verl_leaves.get(CHECKPOINTING, True):
         parts["activations"] = HALF * tokens * shape.hidden * shape.layers + kept
     else:
         parts["activations"] = float(kept * shape.layers)
-    fused = engine.verl.get(FUSED, engine.bitwise)
+    fused = engine.verl_leaves.get(FUSED, engine.bitwise)
     parts["logits"] = float(
         FUSED_BYTES * FUSED_TOKENS * shape.vocabulary if fused else 2 * HALF * tokens * shape.vocabulary
     )
