@@ -56,7 +56,7 @@ class Comparison:
 
     Attributes:
         tie: whether the threshold itself is on the side, as where it is a tolerance ("not more than a point below").
-        bound: `floor` or `ceiling` if all that is compared is there, so that no difference could show; else empty.
+        bound: reason why the values cannot be tested (`bound_of`); else empty.
         is_ratio: whether the values are ratios.
     """
 

@@ -202,19 +202,17 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
 
 
 def _bounded(parts: Sequence[Comparison]) -> str:
-    """The comparisons that are not decided, since all that they compare is at the floor or the ceiling."""
-    ends = Counter(part.bound for part in parts if part.bound)
-    if not ends:
-        return ""
-    where = {
-        "floor": "0, or no further from it than the claim tolerates",
-        "ceiling": "the largest possible, or no further from it than the claim tolerates",
+    """The comparisons that are not tested, with the reasons (`redraft.analysis.data.quantities.bound_of`)."""
+    reasons = {
+        "floor": "both values are 0, or no further from it than the claim tolerates",
+        "ceiling": "both values are the largest possible, or no further from it than the claim tolerates",
+        "constant": "the difference is the same in every seed, which leaves no variance to test",
     }
     shown = [
-        f"both values are {where[end]}" + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
-        for end, n in ends.items()
+        reasons[bound] + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
+        for bound, n in Counter(part.bound for part in parts if part.bound).items()
     ]
-    return f"; no difference could show: {' and '.join(shown)}"
+    return f"; not tested: {' and '.join(shown)}" if shown else ""
 
 
 def _plotted(compared: Compared) -> dict[str, Any]:

@@ -42,7 +42,9 @@ class Interval:
     high: float
 
     def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
+        """Up to rounding: the interval of equal values is one number, and 0.1 + 0.2 is not quite 0.3."""
+        tolerance = ROUNDING * max(1.0, abs(value)) if math.isfinite(value) else 0.0
+        return self.low - tolerance <= value <= self.high + tolerance
 
 
 NONE = Interval(math.nan, math.nan)

@@ -139,7 +139,7 @@ def _kept_share_answers(gaps: ByRule) -> Iterator[str]:
         yield "No held-out drafts were sampled."
         return
     # With one seed both ends are NaN, which compares as false: undecided.
-    decided = [rule for rule, gap in gaps.items() if gap.interval.low > 0 or gap.interval.high < 0]
+    decided = [r for r, gap in gaps.items() if math.isfinite(gap.interval.low) and 0 not in gap.interval]
     for rule in decided:
         size, word = short(100 * abs(gaps[rule].mean)), "more" if gaps[rule].mean > 0 else "less"
         yield f"The rule {rule_label(rule)} would keep {size} points {word} of own drafts than of held-out drafts."

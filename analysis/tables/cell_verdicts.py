@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from redraft.analysis.data.statistics import LEVEL, NEUTRAL, ROUNDING, Estimate
+from redraft.analysis.data.statistics import LEVEL, NEUTRAL, ROUNDING, Estimate, Interval
 from redraft.analysis.data.timing import is_timed
 from redraft.config import BudgetTable
 from redraft.config.tables import Budget
@@ -101,7 +101,8 @@ def _against(baseline: str, budget: Budget, cells: pd.DataFrame) -> str:
     parts: dict[str, list[str]] = {"above": [], "below": [], "indistinguishable from": []}
     # With one seed there is no interval, which must not be read as “indistinguishable”.
     for label, cell in differences.drop(index=baseline).dropna(subset=["low", "high"]).iterrows():
-        where = "above" if cell["low"] > 0 else "below" if cell["high"] < 0 else "indistinguishable from"
+        above = "above" if cell["low"] > 0 else "below"
+        where = "indistinguishable from" if 0 in Interval(cell["low"], cell["high"]) else above
         parts[where].append(str(label))
     found = [f"{where} {baseline}: {', '.join(labels)}" for where, labels in parts.items() if labels]
     return f". By the 95 % interval of the difference, {'; '.join(found)}." if found else "."

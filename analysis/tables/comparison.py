@@ -18,11 +18,21 @@ from redraft.analysis.data.quantities import bound_of, of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
 from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, RATIOS, Blocks, Estimate, Family, estimate, paired
 from redraft.analysis.data.timing import is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
-from redraft.analysis.tables.cell_verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
+from redraft.analysis.tables.cell_verdicts import (
+    BASELINE,
+    INCONCLUSIVE,
+    MISSING,
+    NOT_APPLICABLE,
+    NOT_COMPARABLE,
+    UNEVEN,
+    verdict,
+)
 from redraft.analysis.tables.resolved import Resolved
 from redraft.analysis.tables.table_columns import AVERAGE
 from redraft.config import Clock, Column, Row, RunTable, StepTable, id_of
 from redraft.config.quantities import ACCURACY, FIRST_REACHED, SECONDS, SPEEDUP
+
+BySeed = Mapping[int, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +120,11 @@ class TableCell:
     Attributes:
         values: by seed, in the column's unit.
         cells: whose runs they come from.
-        noises: standard errors that sampling alone causes, by evaluated policies (cell, steps done), in the column's
-            unit and negative for a baseline; empty where they are unknown.
+        noises: standard errors that sampling alone causes, by evaluated policies (cell, steps done) and by seed, in
+            the column's unit and negative for a baseline; empty where they are unknown.
         applicable: false if there can be no such value.
         timed: whether it is made of seconds.
-        bound: `floor` or `ceiling` if cell and baseline are there, so that no difference could show; else empty.
+        bound: reason why the values of cell and baseline cannot be tested (`bound_of`); else empty.
         blocks: of the seeds.
     """
 
@@ -123,7 +133,7 @@ class TableCell:
     values: Mapping[int, float]
     reported: float
     cells: tuple[str, ...]
-    noises: Mapping[tuple[str, int | None], float] = field(default_factory=dict)
+    noises: Mapping[tuple[str, int | None], BySeed] = field(default_factory=dict)
     applicable: bool = True
     timed: bool = False
     bound: str = ""
@@ -143,7 +153,14 @@ class TableCell:
     @property
     def noise(self) -> float:
         """Standard error of the mean that sampling alone causes, NaN where that is unknown."""
-        return math.hypot(*self.noises.values()) if self.noises else math.nan
+        if not self.noises or not self.estimate.seeds:
+            return math.nan
+        seeds = self.estimate.seeds
+        sizes = Counter(self.blocks.get(seed, seed) for seed in seeds)
+        # The weight of each seed in a mean of blocks' means. Seeds and policies are sampled independently, so squares
+        # add up.
+        shares = {seed: 1 / (len(sizes) * sizes[self.blocks.get(seed, seed)]) for seed in seeds}
+        return math.hypot(*(shares[s] * each.get(s, math.nan) for each in self.noises.values() for s in seeds))
 
     @property
     def is_ratio(self) -> bool:
@@ -186,7 +203,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
         values=values if applicable else {},
         reported=_reported(line, column, table, source),
         cells=(line.row.cell, line.baseline) if compared else (line.row.cell,),
-        noises=_noises(line, column, source, list(values)) if applicable else {},
+        noises=_noises(line, column, source) if applicable else {},
         applicable=applicable,
         timed=is_timed(column.quantity),
         bound=bound,
@@ -247,34 +264,29 @@ def _mean_reported(cells: list[TableCell]) -> float:
     return sum(cell.reported for cell in cells) / len(cells) if cells else math.nan
 
 
-def _noises(
-    line: TableLine, column: Column, source: TableSource, seeds: list[int]
-) -> dict[tuple[str, int | None], float]:
-    """`TableCell.noises` of a mean over blocks of seeds, or of a difference between two."""
-    if not seeds or not column.quantity.startswith(ACCURACY) or column.relative not in (None, "difference"):
+def _noises(line: TableLine, column: Column, source: TableSource) -> dict[tuple[str, int | None], BySeed]:
+    """`TableCell.noises` of an accuracy, or of a difference between two."""
+    if not column.quantity.startswith(ACCURACY) or column.relative not in (None, "difference"):
         return {}
     if line.is_baseline and column.relative:
         return {}
-    blocks = source.measured.runs.blocks
-    sizes = Counter(blocks.get(seed, seed) for seed in seeds)
-    # The weight of each seed in a mean of blocks' means.
-    shares = {seed: column.scale / (len(sizes) * sizes[blocks.get(seed, seed)]) for seed in seeds}
-    found = {}
+    found: dict[tuple[str, int | None], BySeed] = {}
     cells = [(1, line.row.cell), *([(-1, line.baseline)] if column.relative else [])]
     for sign, cell in cells:
         floor = source.measured.noise(column.quantity, cell, line.at, line.clock)
-        # Seeds are sampled independently, so squares add up. The sign keeps a baseline's error whole in a mean of rows.
-        found[cell, line.at] = sign * math.hypot(*(shares[seed] * floor.get(seed, math.nan) for seed in seeds))
+        # The sign keeps a baseline's error whole in a mean of rows.
+        found[cell, line.at] = {seed: sign * column.scale * error for seed, error in floor.items()}
     return found
 
 
-def _noises_of_mean(parts: list[TableCell]) -> dict[tuple[str, int | None], float]:
+def _noises_of_mean(parts: list[TableCell]) -> dict[tuple[str, int | None], BySeed]:
     """`TableCell.noises` of a mean of cells, which may share a baseline: its errors add up and do not cancel."""
     if not all(part.noises for part in parts):
         return {}
-    found: Counter[tuple[str, int | None]] = Counter()
+    found: dict[tuple[str, int | None], Counter[int]] = {}
     for part in parts:
-        found.update({key: noise / len(parts) for key, noise in part.noises.items()})
+        for policy, errors in part.noises.items():
+            found.setdefault(policy, Counter()).update({seed: error / len(parts) for seed, error in errors.items()})
     return dict(found)
 
 
@@ -459,6 +471,8 @@ def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
     is_baseline = bool(relative) and cell.line.is_baseline
     corrected = family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan
     result = verdict(cell.estimate, cell.reported, relative, is_baseline, corrected)
+    if cell.bound and result not in (MISSING, BASELINE, NOT_COMPARABLE):
+        return INCONCLUSIVE
     # What was not run, is a baseline or has no reported value does not depend on times.
     undecided = result not in (MISSING, BASELINE, NOT_COMPARABLE)
     return UNEVEN if undecided and cell.timed and timed_unevenly(source.measured.runs) else result

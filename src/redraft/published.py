@@ -131,7 +131,7 @@ def read_points(source: PublishedPoints, quantity: str) -> list[tuple[float, flo
                 file=file,
                 key=f"line {number}",
                 value=len(line),
-                allowed=len(header),
+                allowed=str(len(header)),
             )
     frame = pd.DataFrame(lines, columns=header, dtype=str)
     columns = [source.x, source.y, quantity]
