@@ -111,7 +111,8 @@ def gpu_memory(run: Run, shape: ModelConstants) -> GpuMemory:
     sampling |= {"weights and moments": resident} if resident else {}
     graphs = 0.0 if engine.eager else GRAPHS
     vllm = _vllm(run, engine, shape, engine.gpu_memory_utilization * total)
-    each = shape.costs.kv_bytes / engine.tensor_parallel
+    # vLLM copies heads of keys and values where there are fewer of them than GPUs of a replica.
+    each = shape.costs.kv_bytes / min(engine.tensor_parallel, shape.kv_heads)
     replicas = ranks // engine.tensor_parallel
     return GpuMemory(
         rollout=sampling | ({"CUDA graphs": graphs} if graphs else {}),
@@ -185,6 +186,7 @@ def alternatives(run: Run, shape: ModelConstants, accepts: Callable[[VerlEngine]
         memory = gpu_memory(run.model_copy(update={"engine": engine}), shape)
         # verl rejects the others: the longest sequence is one pass, and GPUs have equal shares of an update.
         possible = engine.max_tokens_per_gpu >= memory.longest - 1 and rows % (engine.gpus * engine.nodes) == 0
+        possible = possible and engine.gpus % engine.tensor_parallel == 0 and not _heads_fault(engine, shape)
         found += [name] if possible and not memory.faults and accepts(engine) else []
     return found[:3]
 
@@ -227,8 +229,14 @@ def memory_fault(run: Run, accepts: Callable[[VerlEngine], bool] = lambda _: Tru
     shape, engine = shape_of(run.model), run.engine
     if shape is None or not isinstance(engine, VerlEngine) or engine.gpu_memory is None:
         return ""
-    faults = gpu_memory(run, shape).faults
+    faults = [*gpu_memory(run, shape).faults, *_heads_fault(engine, shape)]
     return f"model {run.model_role}: {'; '.join(faults)}; {fitting_text(run, accepts)}" if faults else ""
+
+
+def _heads_fault(engine: VerlEngine, shape: ModelConstants) -> list[str]:
+    """Message if the heads of attention cannot be split; vLLM would say so only when the job runs."""
+    parallel = engine.tensor_parallel
+    return [f"tensor_parallel {parallel} does not divide its {shape.heads} heads"] if shape.heads % parallel else []
 
 
 def fitting_text(run: Run, accepts: Callable[[VerlEngine], bool]) -> str:
