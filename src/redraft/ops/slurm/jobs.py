@@ -84,13 +84,16 @@ def jobs_of(folder: Path) -> dict[str, str]:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel jobs and wait until they have left the queue; raise a UserError if they do not."""
-    subprocess.run(["scancel", *jobs], check=True, timeout=CANCEL_SECONDS)
+    """Cancel jobs and wait until they have left the queue; raise a UserError if they do not.
+
+    The queue decides, not the exit code of `scancel`: it fails also for a job that has ended meanwhile.
+    """
+    _answer("scancel", *jobs, seconds=CANCEL_SECONDS)
     deadline = time.monotonic() + CANCEL_SECONDS
-    queue = ["squeue", "--noheader", "--user", str(os.getuid()), "--format=%i"]
     while True:
-        answer = subprocess.run(queue, capture_output=True, text=True, timeout=CANCEL_SECONDS, check=True)
-        left = sorted(set(jobs) & set(answer.stdout.split()))
+        # Without an answer the jobs count as left: a busy controller answers again later.
+        queue = output_of("squeue", "--noheader", "--user", str(os.getuid()), "--format=%i", seconds=CANCEL_SECONDS)
+        left = sorted(jobs if queue is None else set(jobs) & set(queue.split()))
         if not left:
             return
         if time.monotonic() > deadline:
