@@ -121,6 +121,8 @@ def _faults(folder: Path) -> list[str]:
         os.link(file, other)
     except OSError as error:
         found.append(f"it has no hard links ({error.strerror})")
+    # A file of its own: the rename of a file onto its own hard link does nothing and succeeds (rename(2)).
+    other.unlink(missing_ok=True)
     other.write_bytes(b"2")
     try:
         file.replace(other)
