@@ -193,7 +193,8 @@ def test_heads_are_split_evenly_and_those_of_keys_are_copied():
     """vLLM (config/model.py): heads must be divisible by the size, and each GPU has at least one head of keys."""
     run = run_of("speed_rl/7b-dapo17k-rloo", gpu_memory=80.0, tensor_parallel=4, gpu_memory_utilization=0.2)
     named = alternatives(run, shape_of(run.model))
-    assert named and not any("tensor_parallel: 8" in name for name in named), "28 heads"
+    assert named
+    assert not any("tensor_parallel: 8" in name for name in named), "28 heads"
     with pytest.raises(UserError, match="tensor_parallel 8 does not divide its 28 heads"):
         check_fits([run_of("speed_rl/7b-dapo17k-rloo", tensor_parallel=8)])
     two, four = (memory("speed_rl/numina-rloo", tensor_parallel=n) for n in (2, 4))

@@ -29,6 +29,8 @@ DIGEST = "digest"
 """Tag of a completely imported run, with the digest of its files."""
 VERSION = code_of("redraft.ops.workflow.tracking:track")
 """Part of the digest: when this code changes, all runs are imported again."""
+FOUND = 5000
+"""Runs of one page of a search."""
 COUNTED = ("step", "epoch")
 """Keys of a record that count from 0."""
 
@@ -124,8 +126,12 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
     client = MlflowClient()
     experiment = _experiment(client, f"{layout.preset}/{paper}", layout)
     known = defaultdict(list)
-    for run in client.search_runs([experiment], max_results=5000):
-        known[run.info.run_name].append(run)
+    page, token = None, None
+    while page is None or token:
+        page = client.search_runs([experiment], max_results=FOUND, page_token=token)
+        token = page.token
+        for run in page:
+            known[run.info.run_name].append(run)
     tracked = []
     for file in layout.manifests(paper):
         manifest, digest = read_typed(file, MANIFEST), _digest(file.parent)
