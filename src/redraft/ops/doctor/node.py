@@ -98,6 +98,7 @@ class Node:
         if self.environ.get("HF_HUB_OFFLINE", "0") in ("1", "true", "ON", "YES"):
             return "not in the cache, and HF_HUB_OFFLINE is set"
         try:
+            # Asks for access only; nothing is fetched.
             HfApi().auth_check(name, repo_type=kind)
         except GatedRepoError:
             return "its licence has to be accepted on its page of the hub, and HF_TOKEN set"
@@ -128,6 +129,7 @@ def _faults(folder: Path) -> list[str]:
         file.replace(other)
     except OSError as error:
         found.append(f"files cannot be replaced ({error.strerror})")
+    # `redraft recover` and `redraft status` compare times of heart-beats with this machine's clock.
     off = other.stat().st_mtime - time.time()
     if abs(off) > 60:
         found.append(f"its clock differs from this machine's by {off:.0f} s")

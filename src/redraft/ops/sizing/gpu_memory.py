@@ -103,6 +103,7 @@ def gpu_memory(run: Run, shape: ModelConstants) -> GpuMemory:
     engine = run.engine
     assert isinstance(engine, VerlEngine)
     available = math.inf if engine.gpu_memory is None else engine.gpu_memory * GIB
+    # Unknown memory is that of an H100, so that parts can be shown; nothing is rejected then.
     total = 80 * GIB if engine.gpu_memory is None else available
     ranks = max(engine.gpus, 1) * engine.nodes
     state = _state(run, engine, shape, ranks)
@@ -119,6 +120,7 @@ def gpu_memory(run: Run, shape: ModelConstants) -> GpuMemory:
         update=_update(run, engine, shape, ranks) | {"contexts, NCCL and graphs": 2 * CONTEXT + NCCL + graphs},
         vllm=vllm,
         cached_tokens=vllm["keys and values"] / each * replicas,
+        # One more than prompt and response, as in vLLM's `max_model_len` (`train/verl/settings.py`).
         longest=run.trainer.max_prompt_tokens + run.trainer.max_response_tokens + 1,
         replicas=replicas,
         available=available,
@@ -128,6 +130,7 @@ def gpu_memory(run: Run, shape: ModelConstants) -> GpuMemory:
 def _trained(run: Run, shape: ModelConstants) -> dict[str, float]:
     """Parameters of the trained models; the critic has one output in place of the vocabulary."""
     size = float(parameters_of(shape))
+    # A tied head is the embedding, which the critic keeps.
     critic = size - (0 if shape.tied else shape.head_parameters)
     return {"actor": size} | ({"critic": critic} if isinstance(run.algorithm, PPO) else {})
 
@@ -142,9 +145,11 @@ def _update(run: Run, engine: VerlEngine, shape: ModelConstants, ranks: int) -> 
     """Bytes by purpose at the peak of an update of the actor, whose logits make it larger than the critic's."""
     parameters, tokens = parameters_of(shape), engine.max_tokens_per_gpu
     state, layer, head = _state(run, engine, shape, ranks), layer_parameters(shape), shape.head_parameters
+    # The critic's state stays in memory while the actor is updated.
     waiting = 0.0 if engine.offload else state.get("critic", 0.0)
     parts = {
         "weights and moments": state["actor"] + waiting,
+        # Gradients are in host memory if the state is (FSDP2's CPUOffloadPolicy).
         "gradients": parameters * GRADIENT / ranks if state["actor"] else 0.0,
         "gathered layers": HALF * (2 * layer + head) + (HALF + GRADIENT) * (layer + head),
     }

@@ -49,7 +49,9 @@ class Stop:
             if hasattr(handler, "stop"):
                 handler.stop()
         if here:
+            # Listed before any job ends: then its children would no longer be descendants of this process.
             processes = psutil.Process().children(recursive=True)
+            # SIGTERM, unlike Ctrl-C, has not reached the jobs, so they get it at once.
             grace = GRACE_SECONDS if number == signal.SIGINT else 0.0
             threading.Thread(target=_terminate, args=(processes, grace), daemon=True).start()
         sys.exit(128 + number)  # the scheduler cancels its jobs, as after KeyboardInterrupt
@@ -62,6 +64,7 @@ class Stop:
                 process.kill()
         with suppress(Exception):
             self.workflow.persistence.unlock()
+        # Not by an exception, after which Snakemake would wait for its jobs.
         os._exit(128 + number)
 
 

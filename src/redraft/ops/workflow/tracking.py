@@ -120,6 +120,7 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
     import mlflow
     from mlflow.tracking import MlflowClient
 
+    # alembic prints a line for each migration of a new database.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     mlflow.set_tracking_uri(f"sqlite:///{layout.tracking}")
@@ -128,6 +129,7 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
     known = defaultdict(list)
     page, token = None, None
     while page is None or token:
+        # Of all pages: a run that is not found would be imported a second time.
         page = client.search_runs([experiment], max_results=FOUND, page_token=token)
         token = page.token
         for run in page:
@@ -138,6 +140,7 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
         name = manifest["run"]
         tracked.append({"run": name, "digest": digest})
         if [run.data.tags.get(DIGEST) for run in known[name]] != [digest]:
+            # MLflow would append to a run's metrics and not replace them.
             for run in known[name]:
                 client.delete_run(run.info.run_id)
             _import(client, experiment, manifest, file.parent)
