@@ -36,6 +36,7 @@ def evaluate(planned: EvaluationPlan) -> dict[str, dict[str, Any]]:
     with lease(folder, EVALUATION) as folder_lease, devices(int(on_gpu(request.engine)), str(folder)) as gpus:
         folder_lease.record_devices(gpus)
         _sample_once(planned, folder_lease.check)
+    # After the block: grading takes minutes, and others may use the GPU.
     grade(folder / GENERATIONS, _limited(benchmarks, request.limit), folder / "scores.json", request.engine.threads)
     (folder / COMPARISON).unlink(missing_ok=True)  # a comparison of earlier verdicts
     if request.evaluation.lighteval:

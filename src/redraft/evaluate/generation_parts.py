@@ -58,6 +58,7 @@ class GenerationParts:
         remove([*unfinished(self.folder.parent), *file.parent.glob(f".{file.name}.*.tmp")])
         for path in self._paths():
             try:
+                # All columns, though only keys are used: a column is checked for damage when it is read.
                 self.done.update(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))
             except UserError as error:
                 echo(f"a part of the generations is damaged, so its samples are sampled again: {error}", err=True)

@@ -111,6 +111,7 @@ def grade_choice(text: str, answer: str) -> GradedAnswer:
     content = extract(text)
     if isinstance(content, GradedAnswer):
         return content
+    # `in` alone would also accept the empty text, and ABC.
     if len(answer) != 1 or answer not in LETTERS:
         return GradedAnswer(Outcome.ERROR, content)
     choice = letter(content)

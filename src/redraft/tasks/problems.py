@@ -149,6 +149,7 @@ def _from_hub(data: HubProblems) -> list[Problem]:
                 "the hash of this file is not the declared one", file=file, key="sha256", value=digest, allowed=wanted
             )
     problems = [_problem(row, data) for file in files for row in read_rows(file)]
+    # Before the slice: a file that is cut off would otherwise go unnoticed.
     if len(problems) not in (data.rows, *data.incomplete):
         raise UserError(
             "wrong number of problems",
