@@ -26,7 +26,6 @@ def plain(text: str) -> str:
     These are digits of all scripts, full-width characters, mathematical letters and digits, blanks, hyphens and the
     minus sign. Fractions become `\frac{1}{2}`, raised and lowered characters `^{…}` and `_{…}`.
     """
-    # Nearly all answers; the translation would take time for nothing.
     if text.isascii():
         return text
     text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)

@@ -71,7 +71,6 @@ def _arguments(name: str, given: Any) -> dict[str, Any]:
     if given is not None and not isinstance(given, dict):
         raise _error("the arguments of an instruction are not an object", f"kwargs of {name}", given)
     arguments = {key: _whole(value) for key, value in (given or {}).items()}
-    # Parquet has the columns of all instructions in each; an empty one is an absent argument.
     arguments = {key: value for key, value in arguments.items() if value}
     if set(arguments) != set(ARGUMENTS[name]):
         message, needed = "an instruction lacks arguments or has those of another one", ", ".join(ARGUMENTS[name])

@@ -174,6 +174,7 @@ def sample_problem(rng: np.random.Generator, questions: Sequence[str], largest: 
         numbers = tuple(map(int, rng.choice(np.arange(2, largest + 1), question.count("xyz"), replace=False)))
         people = tuple(map(str, rng.choice(NAMES, question.count("abc"), replace=False)))
         problem = WordProblem(name, numbers, people, THINGS[int(rng.integers(len(THINGS)))])
+        # Nobody gives away more than they have.
         if problem.answer.isalpha() or int(problem.answer) > 0:
             return problem
 
