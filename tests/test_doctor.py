@@ -277,6 +277,11 @@ def test_a_file_system_that_replaces_no_files_is_recognised(tmp_path, monkeypatc
     assert "replaced" in found
 
 
+@pytest.mark.parametrize("name", ["./model", "models/my model", "Qwen/"])
+def test_a_folder_that_is_missing_and_can_be_no_hub_id_is_named(name):
+    assert Node().hub_fault("model", name, None, ["config.json"]) == "neither an existing folder nor a hub id"
+
+
 def test_a_partial_cache_is_not_a_model(tmp_path, monkeypatch):
     (tmp_path / "config.json").touch()
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))

@@ -85,7 +85,7 @@ class Node:
         try:
             from httpx import HTTPError
             from huggingface_hub import HfApi, snapshot_download
-            from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+            from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
         except ModuleNotFoundError as error:
             return f"not checked, since {error.name} is not installed"
         try:
@@ -93,6 +93,8 @@ class Node:
             cached = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
             if all(any(fnmatch(file, pattern) for file in cached) for pattern in files):
                 return ""
+        except HFValidationError:  # such as ./model, or a name with a blank
+            return "neither an existing folder nor a hub id"
         except OSError:  # nothing of it is in the cache
             pass
         if self.environ.get("HF_HUB_OFFLINE", "0") in ("1", "true", "ON", "YES"):
