@@ -69,7 +69,8 @@ class GenerationParts:
     def _paths(self) -> list[Path]:
         whole = self.folder / WHOLE
         # Parts next to the whole are left by a kill within `finish`, and are in it.
-        return [whole] if whole.exists() else sorted(self.folder.glob("*.parquet"))
+        # Numbered names only: a kill just before the whole was renamed leaves its hidden name, with the same samples.
+        return [whole] if whole.exists() else sorted(self.folder.glob("[0-9]*.parquet"))
 
     def begin(self) -> None:
         """Start the clock for the wall time of the samples that are added next."""
