@@ -157,6 +157,7 @@ def find_policy(model: str) -> Path | str:
             )
         return model
     last = list(steps_in(path / "policies").values())[-1:]
+    # A policy itself, a run's last one, or the copy that verl saves with a checkpoint.
     for folder in (path, *last, path / "actor/huggingface", path / "huggingface"):
         if (folder / "config.json").exists():
             return folder

@@ -193,6 +193,7 @@ def _fetched(data: HubProblems) -> Path:
 def _match(folder: Path, pattern: str) -> Path:
     """The one file that matches a pattern; `*` also matches slashes, as it does when files are fetched."""
     files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    # As `allow_patterns` of the hub's client matches, so that a copy and the hub give the same file.
     names = [name for name in files if fnmatch(name, pattern)]
     if len(names) != 1:
         message = "no file of the data set matches" if not names else "several files of the data set match"

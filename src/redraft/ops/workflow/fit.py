@@ -49,6 +49,7 @@ class Fit:
     def _too_small(self, request: JobRequest) -> list[Partition]:
         """Partitions of which no node has what a job requests."""
         allowed = never_starts(request, self.cluster)
+        # A partition that is only too short in time is the site file's matter, not the cell's.
         short = [OF_NODES.intersection(partition.shortfalls(request)) for partition in allowed]
         return allowed if all(short) else []
 

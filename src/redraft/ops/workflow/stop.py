@@ -46,6 +46,7 @@ class Stop:
         here = sum(job.is_local for job in running)
         _write(stop_text(SIGNALS[signal.Signals(number)], here, len(running) - here))
         for handler in self.workflow.logger_manager.get_log_handlers():
+            # This project's logger then leaves out the errors of the jobs that end here.
             if hasattr(handler, "stop"):
                 handler.stop()
         if here:
