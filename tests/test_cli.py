@@ -259,6 +259,16 @@ def test_mlflow_holds_each_run_once_and_as_it_was_graded_last(folder):
     assert tracked(layout) == [before[0], ("spec_rl/grpo-vanilla/seed0", 30, 0.25)]
 
 
+def test_runs_of_all_pages_of_a_search_are_known(folder, monkeypatch):
+    from redraft.ops.workflow import tracking
+
+    layout = Layout("tiny", folder / "results")
+    for cell in CELLS:
+        finish(folder, cell)
+    monkeypatch.setattr(tracking, "FOUND", 1)
+    assert len(tracked(layout)) == len(tracked(layout)) == 2, "those of all pages are known, and not imported twice"
+
+
 def test_an_experiment_that_was_deleted_in_mlflow_is_restored_with_one_sentence(folder, capsys):
     from mlflow.tracking import MlflowClient
 

@@ -1,6 +1,7 @@
 """`redraft doctor` on faked machines: the right line and hint for each, and the command on this one."""
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -261,6 +262,25 @@ def test_a_file_system_without_a_feature_is_recognised(tmp_path, monkeypatch, ca
     monkeypatch.setattr(f"redraft.ops.doctor.node.{'os' if call == 'link' else 'fcntl'}.{call}", fails)
     (found,) = Node().file_faults(tmp_path)
     assert fault in found
+
+
+def test_a_file_system_that_replaces_no_files_is_recognised(tmp_path, monkeypatch):
+    """Not by a rename onto a hard link of the same file, which never fails."""
+    rename = os.replace
+
+    def replace(source, target):
+        if os.path.exists(target) and not os.path.samefile(source, target):
+            raise OSError(95, "Operation not supported")
+        rename(source, target)
+
+    monkeypatch.setattr("os.replace", replace)
+    (found,) = Node().file_faults(tmp_path)
+    assert "replaced" in found
+
+
+@pytest.mark.parametrize("name", ["./model", "models/my model", "Qwen/"])
+def test_a_folder_that_is_missing_and_can_be_no_hub_id_is_named(name):
+    assert Node().hub_fault("model", name, None, ["config.json"]) == "neither an existing folder nor a hub id"
 
 
 def test_a_partial_cache_is_not_a_model(tmp_path, monkeypatch):

@@ -33,6 +33,9 @@ def test_the_summary_counts_jobs_and_runs_and_names_the_next_call(monkeypatch):
         (["--dryrun", "--cores", "2"], ["--cores", "2"]),
         (["-np"], ["-p"]),
         (["-pn", "--notemp"], ["-p", "--notemp"]),
+        (["-nq"], ["-q"]),
+        (["-nj4", "-kFn"], ["-j4", "-kF"]),
+        (["-n", "-Rnormalise"], ["-Rnormalise"]),
         (["-j", "2", "-n"], ["-j", "2"]),
     ],
 )

@@ -14,11 +14,13 @@ import pytest
 
 from redraft.cli.app import main
 from redraft.config import Evaluation, Experiments, InProcessEngine, TinyModel
+from redraft.config.data import Benchmark, HubProblems, known_sizes
 from redraft.errors import UserError
 from redraft.evaluate import command
 from redraft.evaluate.evaluation_plan import EvaluationRequest, find_policy, plan, usual_backend
 from redraft.ops.locking.devices import LOCK_VARIABLE
 from redraft.ops.locking.gpus import VISIBLE
+from redraft.tasks.problems import missing
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 from tests.checkout import called
@@ -36,6 +38,23 @@ def folder(tmp_path_factory):
     shape = TinyModel(architecture="qwen3", hidden_size=32, heads=2, head_dim=16, intermediate_size=48)
     models.save(models.initialise(shape, make_tokenizer()), make_tokenizer(), folder / "model")
     return folder
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (4, {4: ""}),
+        (900, {900: ""}),
+        (1000, {1000: "", 900: "900 of 1000 problems: older"}),
+        (1200, {1200: "", 900: "900 of 1200 problems: older"}),
+        (2000, {1319: "", 1200: "1200 of 1319 problems: cut", 900: "900 of 1319 problems: older"}),
+    ],
+)
+def test_a_limit_cuts_each_copy_of_a_data_set_and_only_smaller_ones_are_incomplete(limit, expected):
+    incomplete = {1200: "cut", 900: "older"}
+    data = HubProblems(id="a/b", files=["a"], size=1319, incomplete=incomplete, problem="q", answer="a")
+    found = command._limited({"x": Benchmark(data=data)}, limit)["x"].data
+    assert {size: missing(found, size) for size in known_sizes(found)} == expected
 
 
 def evaluate(folder, *arguments, **environment):

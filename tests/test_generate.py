@@ -241,24 +241,49 @@ def test_a_response_that_is_longer_than_the_model_is_rejected(policy, tmp_path, 
     assert "512" in str(error.value)
 
 
+ROW = {
+    "step": 0,
+    "benchmark": "b",
+    "problem": 0,
+    "prompt": "",
+    "answer": "",
+    "tokens": [1],
+    "text": "",
+    "finish": "",
+}
+
+
+@pytest.mark.parametrize("call", ["hardlink_to", "replace", "unlink"])
+def test_a_kill_while_parts_are_replaced_leaves_each_sample_once(tmp_path, monkeypatch, call):
+    file = tmp_path / "g.parquet"
+    original = getattr(Path, call)
+
+    def killed(path, *arguments, **keywords):
+        if (path.name == f".{WHOLE}" and not keywords) or path.name == "000001.parquet":
+            raise SystemExit
+        return original(path, *arguments, **keywords)
+
+    parts = GenerationParts(file, "x")
+    for sample in range(3):
+        parts.add(ROW | {"sample": sample})
+        parts.save()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, call, killed)
+        with pytest.raises(SystemExit):
+            parts.finish(["b"])
+    file.unlink()  # as Snakemake does with the output of a job that was killed
+    GenerationParts(file, "x").finish(["b"])
+    assert list(pd.read_parquet(file)["sample"]) == [0, 1, 2]
+
+
 def test_seconds_are_shared_by_samples_that_came_together(tmp_path, monkeypatch):
     clock = iter([0.0, 100.0, 130.0, 130.0, 130.0, 190.0, 190.0])
     monkeypatch.setattr("redraft.evaluate.generation_parts.time.perf_counter", lambda: next(clock))
     parts = GenerationParts(tmp_path / "g.parquet", "x")  # 0
-    row = {
-        "step": 0,
-        "benchmark": "b",
-        "problem": 0,
-        "prompt": "",
-        "answer": "",
-        "tokens": [1],
-        "text": "",
-        "finish": "",
-    }
     parts.begin()  # 100
-    parts.add(row | {"sample": 0}, row | {"sample": 1})  # 130, 30 seconds of 60
+    parts.add(ROW | {"sample": 0}, ROW | {"sample": 1})  # 130, 30 seconds of 60
     parts.save()  # 130
-    parts.add(row | {"sample": 2}, row | {"sample": 3, "seconds": 7.0})  # 130
+    parts.add(ROW | {"sample": 2}, ROW | {"sample": 3, "seconds": 7.0})  # 130
     parts.finish(["b"])  # 190
     assert list(pd.read_parquet(tmp_path / "g.parquet")["seconds"]) == [15.0, 15.0, 30.0, 7.0]
 

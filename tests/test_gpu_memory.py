@@ -189,6 +189,19 @@ def test_what_is_named_is_possible_under_verl():
     assert all("max_tokens_per_gpu" not in name for name in names), "8192 tokens are less than 9216"
 
 
+def test_heads_are_split_evenly_and_those_of_keys_are_copied():
+    """vLLM (config/model.py): heads must be divisible by the size, and each GPU has at least one head of keys."""
+    run = run_of("speed_rl/7b-dapo17k-rloo", gpu_memory=80.0, tensor_parallel=4, gpu_memory_utilization=0.2)
+    named = alternatives(run, shape_of(run.model))
+    assert named
+    assert not any("tensor_parallel: 8" in name for name in named), "28 heads"
+    with pytest.raises(UserError, match="tensor_parallel 8 does not divide its 28 heads"):
+        check_fits([run_of("speed_rl/7b-dapo17k-rloo", tensor_parallel=8)])
+    two, four = (memory("speed_rl/numina-rloo", tensor_parallel=n) for n in (2, 4))
+    tokens_of_a_replica = [m.cached_tokens / m.replicas * 28 * 2 * 2 * 128 for m in (two, four)]
+    assert tokens_of_a_replica == pytest.approx([m.vllm["keys and values"] / (2 / 2) for m in (two, four)])
+
+
 def test_the_policy_of_the_actor_leaves_the_critic_where_it_is():
     keys = list(sizing.POLICIES.values())
     whole, actor, both = (

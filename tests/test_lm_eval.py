@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.api.instance import Instance
@@ -23,7 +24,7 @@ from redraft.config.data import Benchmark, Sampling
 from redraft.errors import UserError
 from redraft.evaluate.backend import GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
-from redraft.evaluate.lm_eval import harness, task_functions
+from redraft.evaluate.lm_eval import harness, stock, task_functions
 from redraft.evaluate.lm_eval.harness import evaluate
 from redraft.evaluate.lm_eval.redraft_model import RedraftModel, number, sampling
 from redraft.evaluate.lm_eval.tasks import task_config, to_yaml, write_tasks
@@ -361,6 +362,15 @@ def test_lm_eval_s_metric_is_the_share_of_our_grades(tiny_model, kind):
     assert len(right) == 24
     assert 0 < sum(right) < 24
     assert evaluated.metrics == {"coins": {"accuracy": pytest.approx(np.mean(right))}}
+
+
+def test_lm_eval_s_own_models_have_the_requested_precision(policy):
+    rounded = ENGINE.model_copy(update={"dtype": "bfloat16"})
+    assert [stock.open_transformers(policy, 20, 0, e).model.dtype for e in (ENGINE, rounded)] == [
+        torch.float32,
+        torch.bfloat16,
+    ]
+    assert [stock._site(20, engine)["dtype"] for engine in (ENGINE, rounded)] == ["float32", "bfloat16"]
 
 
 def test_a_limit_takes_the_first_problems(policy):

@@ -222,6 +222,19 @@ def test_jobs_of_this_folder_are_named_and_cancelled_only_when_asked(queue, camp
     assert [line.split("|")[0] for line in queue.read_text().splitlines()] == ["8", "10"]
 
 
+def test_a_job_that_ends_before_it_is_cancelled_is_no_error(queue, campaign, results):
+    scancel = campaign / "bin" / "scancel"
+    scancel.write_text(f"{scancel.read_text()}echo 'Invalid job id specified' >&2\nexit 1\n")
+    assert recover(results, campaign, cancel=True) == ["cancelled Slurm jobs 7, 9"]
+
+
+def test_a_silent_slurm_during_a_cancellation_is_named(queue, campaign, results, monkeypatch):
+    monkeypatch.setattr("redraft.ops.slurm.jobs.CANCEL_SECONDS", 1)
+    (campaign / "bin" / "scancel").write_text(f"#!/bin/sh\nprintf '#!/bin/sh\\nexit 1\\n' > {campaign}/bin/squeue\n")
+    with pytest.raises(UserError, match="cancelled jobs do not end"):
+        recover(results, campaign, cancel=True)
+
+
 def test_without_an_answer_of_slurms_nothing_is_done(queue, campaign, results):
     (campaign / "bin" / "squeue").write_text("#!/bin/sh\necho down >&2\nexit 1\n")
     killed(results / "run")

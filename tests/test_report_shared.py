@@ -1,6 +1,7 @@
 """A report that is handed on: one zip, and its first lines on a terminal."""
 
 import json
+import os
 import re
 import zipfile
 from collections import Counter
@@ -49,6 +50,11 @@ def test_the_zip_holds_all_pages_and_what_they_link_to_and_nothing_else(layout, 
         names = archive.namelist()
     places = ["report.html", "report/index.html", "report/runs/one.html", "data/a.csv", "data/d.json"]
     assert sorted(names) == sorted(f"tiny/{place}" for place in places)
+
+
+def test_files_with_times_before_those_of_zip_are_packed(layout, tmp_path):
+    os.utime(layout.folder / "data/a.csv", (0, 0))
+    assert pack_report(layout, tmp_path / "shared.zip") == 5
 
 
 @pytest.mark.parametrize("name", ["report.html", "report/runs/one.html", "data/a.csv", "data/d.json"])

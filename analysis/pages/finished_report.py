@@ -138,7 +138,11 @@ def pack_report(layout: Layout, file: Path) -> int:
         check_hashes(layout.folder, {path: recorded[path] for path in sorted(paths)}, record)
     except UserError as error:
         raise error.replace(hint=hint) from None
-    with atomic(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    # Not strict about times: zip has none before 1980, and some file systems give files without a time that of 1970.
+    with (
+        atomic(file) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive,
+    ):
         for path in sorted(paths):
             archive.write(layout.folder / path, f"{layout.preset}/{path}")
     return len(paths)

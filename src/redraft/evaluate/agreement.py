@@ -90,6 +90,7 @@ def agreements(first: Path, second: Path) -> list[EvaluationAgreement]:
             value=", ".join(theirs["benchmark"].unique()),
             allowed=", ".join(ours["benchmark"].unique()),
         )
+    # Keys are indices: under another version of the data the same index is another problem.
     for column in ("prompt", "answer"):
         other = both[both[column] != both[f"{column} of second"]]
         if len(other):
@@ -116,6 +117,7 @@ def _read(folder: Path) -> pd.DataFrame:
                 allowed="a folder that `redraft evaluate` printed",
             )
     record = read_record(folder / "grades.json", "sha256", "made_from")
+    # Grades of earlier generations would be joined by the same keys without an error.
     check_hashes(folder, record["sha256"] | record["made_from"], folder / "grades.json")
     generations = read_parquet(folder / FILES[0], (*KEY, "prompt", "answer", "tokens"), only=True)
     grades = read_parquet(folder / FILES[1], (*KEY, "outcome"), only=True)

@@ -79,6 +79,7 @@ class TorchBackend(_Loaded):
         """Sample every request; uniforms come from the random streams `evaluate/<name>`."""
         limit = sampling.max_new_tokens
         rows = min(self.settings.max_rows, len(requests))
+        # As little as these requests need: the cache has `rows` x `length` positions from the start.
         length = max(len(request.prompt) for request in requests) + limit
         check_cache_memory(self.model, rows, length)
         engine = TorchEngine(
@@ -129,6 +130,7 @@ class TransformersBackend(_Loaded):
         for start in range(0, len(ordered), rows):
             batch = ordered[start : start + rows]
             rng = stream(seed, f"evaluate/{name}/transformers", batch[0].problem, batch[0].sample)
+            # `generate` uses PyTorch's global generator, which is restored afterwards.
             with torch.random.fork_rng(), torch.inference_mode():
                 torch.manual_seed(int(rng.integers(2**31)))
                 output = self._generate(batch, sampling)
@@ -150,6 +152,7 @@ class TransformersBackend(_Loaded):
         attended = torch.tensor([[0] * (width - len(r.prompt)) + [1] * len(r.prompt) for r in batch])
         how: dict[str, Any] = {"do_sample": False}
         if sampling.temperature:
+            # `top_k` is 0, since transformers samples from the 50 most probable tokens by default.
             how = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
         output = self.model.generate(
             prompts,

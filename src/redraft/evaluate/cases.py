@@ -132,6 +132,7 @@ class _Rollouts:
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"the tokenizer cannot be loaded ({reason})", file=policies[-1]) from None
+        # Candidates of a kind are often of the same steps.
         self.read = cache(lambda step: read_parquet(self.files[step], COLUMNS).set_index(KEY))
 
     def drafted(self) -> pd.DataFrame:
@@ -158,6 +159,7 @@ class _Rollouts:
         for line in chosen.sort_values(["latest", "rank", "step", *KEY]).to_dict("records"):
             old, new = self.tokens(line["old_step"], line), self.tokens(line["step"], line)
             prefix = line["prefix_length"]
+            # A case shown with the draft of another rollout would not look wrong to a reader.
             if len(old) != line["draft_length"] or not np.array_equal(old[:prefix], new[:prefix]):
                 raise UserError(
                     "the prefix of a rollout differs from that of its draft, the rollout of the previous epoch pass",

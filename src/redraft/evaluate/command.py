@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from redraft.config.data import Benchmark, HubProblems, known_sizes
+from redraft.config.data import Benchmark, HubProblems
 from redraft.evaluate.evaluation_plan import EvaluationPlan, on_gpu
 from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
@@ -36,6 +36,7 @@ def evaluate(planned: EvaluationPlan) -> dict[str, dict[str, Any]]:
     with lease(folder, EVALUATION) as folder_lease, devices(int(on_gpu(request.engine)), str(folder)) as gpus:
         folder_lease.record_devices(gpus)
         _sample_once(planned, folder_lease.check)
+    # After the block: grading takes minutes, and others may use the GPU.
     grade(folder / GENERATIONS, _limited(benchmarks, request.limit), folder / "scores.json", request.engine.threads)
     (folder / COMPARISON).unlink(missing_ok=True)  # a comparison of earlier verdicts
     if request.evaluation.lighteval:
@@ -78,10 +79,11 @@ def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, B
     limited = {}
     for name, benchmark in benchmarks.items():
         data = benchmark.data
-        if limit < min(known_sizes(data)):
-            # Every copy has more problems than the limit, so it does not matter which one is read.
-            incomplete: dict[str, Any] = {"incomplete": {}} if isinstance(data, HubProblems) else {}
-            data = data.model_copy(update={"size": limit} | incomplete)
+        changes: dict[str, Any] = {"size": min(limit, data.size)}
+        if isinstance(data, HubProblems):
+            # Copies with more problems than the limit are all cut to it; smaller ones stay whole.
+            changes["incomplete"] = {size: note for size, note in data.incomplete.items() if size < limit}
+        data = data.model_copy(update=changes)
         limited[name] = benchmark.model_copy(update={"data": data})
     return limited
 

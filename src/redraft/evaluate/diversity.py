@@ -130,6 +130,7 @@ def _groups(prompts: Sequence[int], responses: Ragged) -> list[list[np.ndarray]]
 def _mean_bleu(rows: Sequence[np.ndarray]) -> float:
     """Mean sentence BLEU, 0 to 1, of each row against the others."""
     words = [" ".join(map(str, row.tolist())) for row in rows]
+    # Words are token ids already; BLEU's usual tokenizer is for text.
     bleu = BLEU(tokenize="none", effective_order=True)
     scores = [bleu.sentence_score(w, words[:i] + words[i + 1 :]).score for i, w in enumerate(words)]
     # Rounding can lift the BLEU of a copy above 100.
@@ -170,6 +171,7 @@ def _counts(responses: Ragged, width: int) -> sparse.csr_array:
     begins = np.concatenate([[0], responses.ends]).astype(np.int32)
     # `sum_duplicates` sorts the values in place, so they are copied.
     entries = (np.ones(len(responses.values), dtype=np.int32), responses.values.copy(), begins)
+    # Entries of one row with equal columns are allowed, and added up below.
     counts = sparse.csr_array(entries, shape=(len(responses), width))
     counts.sum_duplicates()
     return counts

@@ -146,6 +146,7 @@ def find_policy(model: str) -> Path | str:
     """
     path = Path(model)
     if not path.exists():
+        # A mistyped folder may look like a hub id; what begins in one of these ways is meant as a folder.
         if model.count("/") != 1 or model.startswith((".", "/", "results/")):
             raise UserError(
                 "there is no such folder",
@@ -156,6 +157,7 @@ def find_policy(model: str) -> Path | str:
             )
         return model
     last = list(steps_in(path / "policies").values())[-1:]
+    # A policy itself, a run's last one, or the copy that verl saves with a checkpoint.
     for folder in (path, *last, path / "actor/huggingface", path / "huggingface"):
         if (folder / "config.json").exists():
             return folder
@@ -189,6 +191,7 @@ def on_gpu(engine: EngineSettings) -> bool:
 def _name(request: EvaluationRequest, protocol: str, policy: Path | str) -> Path:
     """Folder name of the results: the model's name with a hash of its path, then the settings."""
     if isinstance(policy, Path):
+        # Policies of different runs have equal names, such as step-0030.
         model = f"{Path(request.model).name}-{fingerprint(str(policy.resolve()))[:8]}"
     else:
         model = policy.replace("/", "-")

@@ -43,6 +43,7 @@ def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, po
     steps = {step: policy for path in policies for step, policy in _policies_of(path).items()}
     with (
         lease(file.parent, EVALUATION, log) as folder_lease,
+        # Backends sample on one GPU, however many train.
         devices(min(preset.engine.gpus, 1), str(file.parent)) as gpus,
     ):
         folder_lease.record_devices(gpus)
@@ -136,6 +137,7 @@ def generate(
                 parts.save()
             continue
         longest = max(max(map(len, prompts[name])) + benchmarks[name].max_new_tokens for name in wanted)
+        # Once for all benchmarks: to load a policy, or to start vLLM, takes up to minutes.
         with closing(open_backend(evaluation.backend, policy, settings, longest)) as backend:
             for name, keys in wanted.items():
                 requests = [GenerationRequest(i, s, prompts[name][i]) for i, s in keys]
@@ -165,6 +167,7 @@ def identity(
         if isinstance(policy, str):
             files.append([step, [policy, getattr(config, "_commit_hash", None)]])
             continue
+        # Sizes and times, since hashing the weights at each call would take minutes for large models.
         stats = [(file.name, file.stat()) for file in sorted(policy.iterdir()) if file.is_file()]
         files.append([step, [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]])
     # As in all fingerprints, a default is left out.

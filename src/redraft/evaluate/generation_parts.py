@@ -58,6 +58,7 @@ class GenerationParts:
         remove([*unfinished(self.folder.parent), *file.parent.glob(f".{file.name}.*.tmp")])
         for path in self._paths():
             try:
+                # All columns, though only keys are used: a column is checked for damage when it is read.
                 self.done.update(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))
             except UserError as error:
                 echo(f"a part of the generations is damaged, so its samples are sampled again: {error}", err=True)
@@ -68,7 +69,8 @@ class GenerationParts:
     def _paths(self) -> list[Path]:
         whole = self.folder / WHOLE
         # Parts next to the whole are left by a kill within `finish`, and are in it.
-        return [whole] if whole.exists() else sorted(self.folder.glob("*.parquet"))
+        # Numbered names only: a kill just before the whole was renamed leaves its hidden name, with the same samples.
+        return [whole] if whole.exists() else sorted(self.folder.glob("[0-9]*.parquet"))
 
     def begin(self) -> None:
         """Start the clock for the wall time of the samples that are added next."""

@@ -128,6 +128,7 @@ def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFra
     for step, part in frame.groupby("step"):
         for name, benchmark in benchmarks.items():
             _check_count(part[part["benchmark"] == name], benchmark, file, f"step {step}, {name}")
+    # `metrics.score` reads consecutive lines as the samples of a problem.
     return frame.sort_values(KEY, ignore_index=True)
 
 

@@ -112,6 +112,7 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
         read_parquet(ours, (*KEY, "outcome", *LEVELS, *(f"official_{level}" for level in LEVELS))),
         read_parquet(theirs, (*KEY, *LEVELS, "instructions")),
     )
+    # pandas would turn None, a share without any samples, into NaN, which JSON lacks.
     metrics = compare(*frames).astype(object)
     content = {
         "graders": {

@@ -70,6 +70,7 @@ def score(graded: pd.DataFrame, benchmark: Benchmark, note: str = "") -> dict[st
 
 
 def _by_problem(values: pd.Series, benchmark: Benchmark) -> np.ndarray:
+    # `read_generations` has sorted the samples and checked that none is missing.
     return values.to_numpy().reshape(-1, benchmark.samples)
 
 

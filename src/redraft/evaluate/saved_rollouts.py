@@ -34,6 +34,7 @@ class Ragged:
         """Build from one sequence of tokens per row."""
         arrays = [np.asarray(row, dtype=np.int32) for row in rows]
         lengths = np.array([len(array) for array in arrays], dtype=np.int64)
+        # NumPy cannot concatenate no arrays, hence the empty one.
         return cls(np.concatenate([np.zeros(0, dtype=np.int32), *arrays]), lengths)
 
     def __len__(self) -> int:
@@ -74,6 +75,7 @@ def read_step(step: int, file: Path) -> StepRollouts:
     frame = read_parquet(file, COLUMNS)
     if frame.empty:
         raise UserError("there are no rollouts in this file", file=file)
+    # Stable, since of several responses with equal keys the last one counts (`PreviousEpoch`).
     frame = frame.sort_values(["prompt", "sample"], kind="stable")
     responses, sampled_at = Ragged.of(frame["tokens"]), Ragged.of(frame["sampled_at"])
     if not np.array_equal(responses.lengths, sampled_at.lengths):

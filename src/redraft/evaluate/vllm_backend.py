@@ -54,6 +54,7 @@ class VLLMBackend:
                 "ignore_eos": True,  # vLLM's own reading of the model's files; `stops` has all ends
                 "stop_token_ids": self.stops,
                 "seed": int(rng.integers(2**31)),
+                # `generate` decodes the tokens, as it does for all backends.
                 "detokenize": False,
             }
             async with turn:
@@ -77,6 +78,7 @@ class VLLMBackend:
             return {} if dtype == "auto" else {"dtype": dtype}
         return {
             "dtype": dtype,
+            # `LocalVLLM` has 0.5 GiB by default; on a GPU vLLM takes what is left of its share.
             "kv_cache_memory_bytes": None,
             "block_size": None,
             "enable_chunked_prefill": True,

@@ -166,7 +166,7 @@ class Memory:
     def _kept_correct(self, groups: Iterable[Group]) -> list[Sample]:
         """Correct responses that are kept."""
         found, most = [sample for group in groups for sample in _correct(group)], self.retention.correct
-        # In the order of visits: the newest are at the end.
+        # In the order of visits: the newest are at the end. Not `[-most:]`, which is everything if `most` is 0.
         return found[:most] if self.retention.evict == "newest" else found[max(0, len(found) - most) :]
 
 

@@ -129,6 +129,7 @@ def model_constants(config: Any, *, draft_bits: int = 4, file: Path | None = Non
     keys = config if isinstance(config, Mapping) else config.to_dict()
     _check_covered(keys, file)
     heads = _size(keys, "num_attention_heads", file)
+    # Without the key each head of queries has its own keys, as in transformers.
     kv_heads = _size(keys, "num_key_value_heads", file, default=heads)
     hidden = _size(keys, "hidden_size", file)
     if heads % kv_heads:
@@ -185,6 +186,7 @@ def _check_covered(keys: Mapping[str, Any], file: Path | None) -> None:
         raise UserError(
             "the roofline does not cover a quantised target", file=file, key="quantization_config", allowed=COVERED
         )
+    # Qwen's configurations name a window that `use_sliding_window: false` switches off.
     windowed = keys.get("use_sliding_window", kind in WINDOWED_BY_DEFAULT) and keys.get("sliding_window")
     if windowed or set(keys.get("layer_types") or ()) - {"full_attention"}:
         raise UserError(

@@ -21,7 +21,10 @@ _BOX = re.compile(
 """A box that opens with a brace, or one around a number without braces that ends its formula, clause, line or text."""
 _BRACE = re.compile(r"\\.|[{}]", re.S)
 """A brace that groups, or an escaped character: `\\{` and `\\}` print braces and group nothing."""
-_WRAPPED = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathbf|mathrm|mathsf|mathit|boldsymbol)\{(.*)\}", re.S)
+_FONT = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathbf|mathrm|mathsf|mathit|boldsymbol)\{")
+_FONTS = 4
+"""Largest number of nested commands of fonts around a letter."""
+_BLANK = re.compile(r"\\[,;:! ]|\\q?quad(?![A-Za-z])|~")
 _CHOICE = re.compile(rf"\(([{LETTERS}])\)[.:]?(?:\s.*)?|([{LETTERS}])(?:[.):](?:\s.*)?)?", re.S)
 
 
@@ -90,10 +93,13 @@ def letter(content: str) -> str | None:
     Accepted are C, (C), C., C: and `C) some text`, also in bold or as LaTeX text. Not accepted are the first letter of
     a word, several letters joined by words or commas, small letters and written-out options.
     """
-    content = plain(content)
-    while match := _WRAPPED.fullmatch(content.strip()):
-        content = match[1]
-    match = _CHOICE.fullmatch(content.strip().strip("$").strip())
+    content = _BLANK.sub(" ", plain(content)).strip().strip("$").strip()
+    for _ in range(_FONTS):
+        # The command may end after the label, as in AMC's `\textbf{(C)}\ 12`.
+        if not (font := _FONT.match(content)) or (inner := _group(content, font.end() - 1)) is None:
+            break
+        content = (inner + content[font.end() + len(inner) + 1 :]).strip().strip("$").strip()
+    match = _CHOICE.fullmatch(content)
     return match and (match[1] or match[2])
 
 
@@ -105,6 +111,7 @@ def grade_choice(text: str, answer: str) -> GradedAnswer:
     content = extract(text)
     if isinstance(content, GradedAnswer):
         return content
+    # `in` alone would also accept the empty text, and ABC.
     if len(answer) != 1 or answer not in LETTERS:
         return GradedAnswer(Outcome.ERROR, content)
     choice = letter(content)

@@ -99,6 +99,7 @@ def compare(content: str, answer: str) -> Outcome:
         raise RuntimeError("math-verify's time limits work only in the main thread of a process")
     if content == answer.strip():
         return Outcome.CORRECT
+    # First, since rewriting and math-verify drop units and other words.
     if contradict(content, answer):
         return Outcome.WRONG
     if rewrite(content) == rewrite(answer) != "":

@@ -262,6 +262,7 @@ def _sentences(rng: np.random.Generator, request: str) -> tuple[str, dict[str, A
 @kind("length_constraints:number_paragraphs")
 def _paragraphs(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count = number(rng, 2, 3)
+    # IFEval's checker splits at `***` here, and at empty lines where a paragraph has a first word.
     text = f"Divide the text into {count} paragraphs with a line of three asterisks (***) between them."
     return text, {"num_paragraphs": count}
 
@@ -293,6 +294,7 @@ def _placeholders(rng: np.random.Generator, request: str) -> tuple[str, dict[str
 
 @kind("detectable_content:postscript")
 def _postscript(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
+    # IFEval's two markers, which its checker knows by patterns.
     marker = one_of(rng, ("P.S.", "P.P.S"))
     return f'Add a postscript that begins with "{marker}" at the end.', {"postscript_marker": marker}
 

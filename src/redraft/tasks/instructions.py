@@ -92,6 +92,7 @@ def _count_any_character(utils: Any) -> Iterator[None]:
                 self._letter = letter.lower()
             return description
 
+    # In the registry, since lm-eval's code makes the checkers by their names.
     checkers[LETTERS] = AnyCharacter
     try:
         yield

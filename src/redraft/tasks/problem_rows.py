@@ -117,6 +117,7 @@ class Row:
             raise self.error(message, path, answer).replace(hint="JSON has two backslashes for one, as in `\\\\frac`")
         if not rewrite(answer):
             raise self.error("nothing of this answer is left without delimiters and punctuation", path, answer)
+        # The cheap comparison first; it settles nearly all answers.
         content = boxed(box(answer))
         if content is not None and rewrite(content) == rewrite(answer):
             return
@@ -154,6 +155,7 @@ class Row:
         if isinstance(whole, dict) and {"text", "label"} <= whole.keys():
             labels, texts = whole["label"], whole["text"]
         elif isinstance(value, dict):
+            # By length first, so that option 10 comes after option 9.
             given = sorted((len(label), label) for label, text in value.items() if text is not None)
             labels = [label for _, label in given]
             texts = [value[label] for label in labels]
@@ -179,6 +181,7 @@ class Row:
         answer = plain(self.answer(path, part)).strip()
         if answer in labels:
             return LETTERS[labels.index(answer)]
+        # A number as in MMLU's file, where 0 is A.
         counted = not isinstance(value, str) and labels[0] == LETTERS[0] and answer.isdecimal()
         if counted and int(answer) < len(labels):
             return LETTERS[int(answer)]

@@ -29,6 +29,7 @@ def distinct(sample: Callable[[], Problem], content: Callable[[Problem], str], s
         problem = sample()
         if split_of(content(problem)) == split and problem not in chosen:
             chosen[problem], missed = None, 0
+        # Without a bound the loop would not end once all problems of the split are chosen.
         elif (missed := missed + 1) == MAX_MISSED_SAMPLES:
             raise UserError(
                 "the split has fewer different problems of this kind",

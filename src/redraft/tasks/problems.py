@@ -149,6 +149,7 @@ def _from_hub(data: HubProblems) -> list[Problem]:
                 "the hash of this file is not the declared one", file=file, key="sha256", value=digest, allowed=wanted
             )
     problems = [_problem(row, data) for file in files for row in read_rows(file)]
+    # Before the slice: a file that is cut off would otherwise go unnoticed.
     if len(problems) not in (data.rows, *data.incomplete):
         raise UserError(
             "wrong number of problems",
@@ -192,6 +193,7 @@ def _fetched(data: HubProblems) -> Path:
 def _match(folder: Path, pattern: str) -> Path:
     """The one file that matches a pattern; `*` also matches slashes, as it does when files are fetched."""
     files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    # As `allow_patterns` of the hub's client matches, so that a copy and the hub give the same file.
     names = [name for name in files if fnmatch(name, pattern)]
     if len(names) != 1:
         message = "no file of the data set matches" if not names else "several files of the data set match"

@@ -49,6 +49,7 @@ def sentence_splitter() -> Splitter:
         _add_to_search_path(Path(root) / "nltk_data", first=False)
     if _folder() is None:  # NLTK's downloader in a process that can be stopped
         with suppress(subprocess.TimeoutExpired):
+            # A failure, as without a network, is no error: then the splitter is untrained.
             command = [sys.executable, "-m", "nltk.downloader", "--quiet", "punkt_tab"]
             subprocess.run(command, capture_output=True, timeout=FETCHING, check=False)
     if folder := _folder():

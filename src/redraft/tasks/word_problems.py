@@ -170,9 +170,11 @@ def sample_problem(rng: np.random.Generator, questions: Sequence[str], largest: 
     name = questions[int(rng.integers(len(questions)))]
     question = QUESTIONS[name]
     while True:
+        # From 2, since the stories have plurals; without replacement, so that one person has most.
         numbers = tuple(map(int, rng.choice(np.arange(2, largest + 1), question.count("xyz"), replace=False)))
         people = tuple(map(str, rng.choice(NAMES, question.count("abc"), replace=False)))
         problem = WordProblem(name, numbers, people, THINGS[int(rng.integers(len(THINGS)))])
+        # Nobody gives away more than they have.
         if problem.answer.isalpha() or int(problem.answer) > 0:
             return problem
 
@@ -196,6 +198,7 @@ def prompts(problems: Sequence[WordProblem], examples: int, options: bool, large
 
 
 def _with_options(problem: WordProblem, rng: np.random.Generator, options: bool) -> str:
+    # Sampled also without options, so that the examples are the same with and without them.
     pair = rng.permutation([problem.answer, problem.wrong(rng)])
     offered = f" {box(pair[0])} or {box(pair[1])}?" if options else ""
     return f"Question: {problem.text}{offered}\nAnswer:"

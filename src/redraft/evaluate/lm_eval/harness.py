@@ -181,6 +181,7 @@ def _run(
     try:
         results = evaluate_tasks(
             model,
+            # lm-eval's own tasks are 14,000 files, which would be indexed.
             TaskManager(include_defaults=False).load([task]),
             limit=limit,
             log_samples=True,
@@ -205,6 +206,7 @@ def _rows(model: LM, task: str, samples: list[dict[str, Any]], benchmark: Benchm
                 tokens, finish = response.tokens, response.finish
             else:
                 tokens = np.asarray(model.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
+                # A guess, since lm-eval's models return text alone.
                 finish = "length" if len(tokens) >= benchmark.max_new_tokens else "stop"
             rows.append(
                 {

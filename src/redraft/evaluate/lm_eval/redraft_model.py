@@ -88,6 +88,7 @@ class RedraftModel(LM):
                 self.responses |= {(task, response.problem, response.sample): response for response in responses}
 
             numbered = [GenerationRequest(*keys[i][1:], prompt) for i, prompt in zip(members, prompts, strict=True)]
+            # The name of random streams, so that samples equal those without lm-eval.
             name = document.get("benchmark", task)
             self.backend.sample(name, numbered, sampling(settings), self.seed, deliver)
         return [self.tokenizer.decode(self.responses[key].tokens, skip_special_tokens=True) for key in keys]

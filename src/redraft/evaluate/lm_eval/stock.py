@@ -14,6 +14,7 @@ from lm_eval.api.model import LM
 from redraft.config.trainer import EngineSettings
 from redraft.tasks.prompts import DATE
 from redraft.train import models
+from redraft.train.pretrained.precision import dtype_of
 
 Open = Callable[[Path | str, int, int, EngineSettings], LM]
 # As in `encode`: some templates would write today's date.
@@ -21,12 +22,12 @@ _TEMPLATE = {"date_string": DATE}
 
 
 def open_transformers(policy: Path | str, length: int, seed: int, settings: EngineSettings) -> LM:
-    """Open lm-eval's `hf` in float32, like the transformers backend, for sequences of `length` tokens."""
+    """Open lm-eval's `hf` in the settings' precision, like the transformers backend."""
     import torch
     from lm_eval.models.huggingface import HFLM
 
     torch.set_num_threads(settings.threads)
-    model, tokenizer = models.load(policy)
+    model, tokenizer = models.load(policy, dtype=dtype_of(settings))
     return HFLM(
         model.to(models.device_of(settings.device)),
         backend="causal",
@@ -65,7 +66,7 @@ def _site(length: int, settings: EngineSettings) -> dict[str, Any]:
     """Arguments of vLLM's engine; on a CPU they are those of `redraft.engines.vllm.local`."""
     if models.device_of(settings.device).type == "cpu":
         return {
-            "dtype": "float32",
+            "dtype": "float32" if settings.dtype == "auto" else settings.dtype,
             "enforce_eager": True,
             "block_size": 32,
             "kv_cache_memory_bytes": 2**29,
@@ -73,7 +74,7 @@ def _site(length: int, settings: EngineSettings) -> dict[str, Any]:
             "max_num_batched_tokens": max(length, 16384),
         }
     return {
-        "dtype": "auto",
+        "dtype": settings.dtype,
         "enforce_eager": settings.eager,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "max_num_batched_tokens": settings.max_batched_tokens,

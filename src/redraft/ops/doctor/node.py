@@ -87,7 +87,7 @@ class Node:
         try:
             from httpx import HTTPError
             from huggingface_hub import HfApi, snapshot_download
-            from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+            from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
         except ModuleNotFoundError as error:
             return f"not checked, since {error.name} is not installed"
         try:
@@ -95,11 +95,14 @@ class Node:
             cached = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
             if all(any(fnmatch(file, pattern) for file in cached) for pattern in files):
                 return ""
+        except HFValidationError:  # such as ./model, or a name with a blank
+            return "neither an existing folder nor a hub id"
         except OSError:  # nothing of it is in the cache
             pass
         if self.environ.get("HF_HUB_OFFLINE", "0") in ("1", "true", "ON", "YES"):
             return "not in the cache, and HF_HUB_OFFLINE is set"
         try:
+            # Asks for access only; nothing is fetched.
             HfApi().auth_check(name, repo_type=kind)
         except GatedRepoError:
             return "its licence has to be accepted on its page of the hub, and HF_TOKEN set"
@@ -123,11 +126,14 @@ def _faults(folder: Path) -> list[str]:
         os.link(file, other)
     except OSError as error:
         found.append(f"it has no hard links ({error.strerror})")
+    # A file of its own: the rename of a file onto its own hard link does nothing and succeeds (rename(2)).
+    other.unlink(missing_ok=True)
     other.write_bytes(b"2")
     try:
         file.replace(other)
     except OSError as error:
         found.append(f"files cannot be replaced ({error.strerror})")
+    # `redraft recover` and `redraft status` compare times of heart-beats with this machine's clock.
     off = other.stat().st_mtime - time.time()
     if abs(off) > 60:
         found.append(f"its clock differs from this machine's by {off:.0f} s")

@@ -54,11 +54,13 @@ def devices(count: int, purpose: str = "") -> Iterator[tuple[str, ...]]:
         UserError: if the machine has fewer GPUs.
         RuntimeError: if CUDA is already initialised.
     """
+    # Not imported to find out: the import takes seconds, and without it CUDA cannot be initialised.
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise RuntimeError(f"CUDA is already initialised and ignores changes of {VISIBLE}")
     supply = available()
     check_devices({purpose: count}, len(supply))
+    # If SystemExit comes while some GPUs are locked and others awaited, the stack releases them.
     with ExitStack() as stack:
         # The GPUs of a child are locked by its parent.
         shared = INHERITED in os.environ or not count
@@ -118,6 +120,7 @@ def _lock_devices(supply: Sequence[Device], count: int, purpose: str, stack: Exi
             if not announced:
                 _announce_wait(count, {d.name: file for d, file in files.items() if d not in locked})
                 announced = True
+            # A lock that waits would wait for one certain GPU, and any of them may become free first.
             time.sleep(POLL_SECONDS)
 
 
@@ -141,6 +144,7 @@ def _turn(file: Path, text: str, count: int) -> Iterator[bool]:
 
 
 def _announce_wait(count: int, files: Mapping[str, Path]) -> None:
+    # A lock file is empty for the moment between its owner's lock and the writing of its name.
     holders = "; ".join(f"{name}: {file.read_text(errors='replace') or 'someone'}" for name, file in files.items())
     echo(f"waiting for {gpus(count)} ({holders})", err=True)
 

@@ -69,6 +69,7 @@ class Entry(NamedTuple):
 
     def judge(self, now: float) -> Liveness:
         """Judge whether the owner is alive at a time of the file system's clock, in seconds."""
+        # A heart-beat may come after `now` was read, and clocks of machines differ.
         return judge(self.content.owner if self.content else None, max(now - self.beat, 0.0))
 
     def __str__(self) -> str:
@@ -98,6 +99,7 @@ def read_entry(file: Path) -> Entry:
         beat, text = os.fstat(handle.fileno()).st_mtime, handle.read()
     try:
         return Entry(number, file, Content.model_validate_json(text), beat)
+    # Of another version of this code, for example. Its owner is unknown, so only heart-beats count.
     except ValidationError:
         return Entry(number, file, None, beat)
 

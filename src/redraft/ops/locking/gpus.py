@@ -52,6 +52,7 @@ def _listed(names: str) -> list[str]:
     """Names up to the first invalid one, each once, as CUDA reads them."""
     valid: dict[str, None] = {}
     for name in map(str.strip, names.split(",")):
+        # CUDA ignores what follows an invalid name; Slurm sets NoDevFiles in jobs without GPUs.
         if name in ("", "-1", "NoDevFiles"):
             break
         valid[name] = None

@@ -120,6 +120,7 @@ def lease(folder: Path, run: str = "", log: Path | None = None) -> Iterator[Leas
     Raises:
         UserError: if another process holds the folder, or the file system is full or has no hard links.
     """
+    # Before signals are handled: while this waits there is nothing to release, and a signal may end it at once.
     owned = acquire(folder, run, log)
     end = "finished"
     with exit_on_signal(), _heart_beats(owned):
@@ -154,6 +155,7 @@ def acquire(folder: Path, run: str = "", log: Path | None = None, wait: Callable
             if last is not None and not last.free:
                 # The complete file is this process's own: touching it reads the clock of the file system.
                 _wait_until_dead(folder, last, complete, wait)
+            # If another process links this number first, the loop judges that process.
             number = last.number + 1 if last else 1
             if link(complete, entry_file(folder, number)):
                 return Lease(folder, number, content)

@@ -145,6 +145,7 @@ def judge(owner: Owner | None, silence: float) -> Liveness:
 
 def _judge_job(owner: Owner) -> Liveness | None:
     """Judge by Slurm's queue; None if the owner has no job of this cluster or the queue proves nothing."""
+    # Numbers of jobs are unique within a cluster only.
     if owner.slurm_job is None or owner.slurm_cluster != cluster_name():
         return None
     mine = node()
@@ -154,4 +155,5 @@ def _judge_job(owner: Owner) -> Liveness | None:
     state = job_state(owner.slurm_job)
     if state == "":
         return Liveness("dead", f"Slurm job {owner.slurm_job} is no longer in the queue")
+    # Any other state proves nothing: a process may have died while its job goes on.
     return Liveness("alive", f"Slurm job {owner.slurm_job} is {state.lower()}") if state in SUSPENDED_STATES else None

@@ -46,6 +46,7 @@ def exit_on_signal() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
+            # After `_exit` SIGHUP stays ignored: the old handler would let a second one end the clean-up.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)
 
@@ -84,4 +85,5 @@ def _exit() -> None:
     ignore_hangup()  # kernel and shell each send one when a terminal closes; the second must not end the clean-up
     with suppress(OSError):  # the terminal may be gone
         os.write(2, f"ended by {signal.Signals(number).name}\n".encode())  # a handler must not use Python's streams
+    # As a shell reports a process that a signal has ended.
     sys.exit(128 + number)

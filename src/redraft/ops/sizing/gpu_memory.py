@@ -103,6 +103,7 @@ def gpu_memory(run: Run, shape: ModelConstants) -> GpuMemory:
     engine = run.engine
     assert isinstance(engine, VerlEngine)
     available = math.inf if engine.gpu_memory is None else engine.gpu_memory * GIB
+    # Unknown memory is that of an H100, so that parts can be shown; nothing is rejected then.
     total = 80 * GIB if engine.gpu_memory is None else available
     ranks = max(engine.gpus, 1) * engine.nodes
     state = _state(run, engine, shape, ranks)
@@ -111,13 +112,15 @@ def gpu_memory(run: Run, shape: ModelConstants) -> GpuMemory:
     sampling |= {"weights and moments": resident} if resident else {}
     graphs = 0.0 if engine.eager else GRAPHS
     vllm = _vllm(run, engine, shape, engine.gpu_memory_utilization * total)
-    each = shape.costs.kv_bytes / engine.tensor_parallel
+    # vLLM copies heads of keys and values where there are fewer of them than GPUs of a replica.
+    each = shape.costs.kv_bytes / min(engine.tensor_parallel, shape.kv_heads)
     replicas = ranks // engine.tensor_parallel
     return GpuMemory(
         rollout=sampling | ({"CUDA graphs": graphs} if graphs else {}),
         update=_update(run, engine, shape, ranks) | {"contexts, NCCL and graphs": 2 * CONTEXT + NCCL + graphs},
         vllm=vllm,
         cached_tokens=vllm["keys and values"] / each * replicas,
+        # One more than prompt and response, as in vLLM's `max_model_len` (`train/verl/settings.py`).
         longest=run.trainer.max_prompt_tokens + run.trainer.max_response_tokens + 1,
         replicas=replicas,
         available=available,
@@ -127,6 +130,7 @@ def gpu_memory(run: Run, shape: ModelConstants) -> GpuMemory:
 def _trained(run: Run, shape: ModelConstants) -> dict[str, float]:
     """Parameters of the trained models; the critic has one output in place of the vocabulary."""
     size = float(parameters_of(shape))
+    # A tied head is the embedding, which the critic keeps.
     critic = size - (0 if shape.tied else shape.head_parameters)
     return {"actor": size} | ({"critic": critic} if isinstance(run.algorithm, PPO) else {})
 
@@ -141,9 +145,11 @@ def _update(run: Run, engine: VerlEngine, shape: ModelConstants, ranks: int) -> 
     """Bytes by purpose at the peak of an update of the actor, whose logits make it larger than the critic's."""
     parameters, tokens = parameters_of(shape), engine.max_tokens_per_gpu
     state, layer, head = _state(run, engine, shape, ranks), layer_parameters(shape), shape.head_parameters
+    # The critic's state stays in memory while the actor is updated.
     waiting = 0.0 if engine.offload else state.get("critic", 0.0)
     parts = {
         "weights and moments": state["actor"] + waiting,
+        # Gradients are in host memory if the state is (FSDP2's CPUOffloadPolicy).
         "gradients": parameters * GRADIENT / ranks if state["actor"] else 0.0,
         "gathered layers": HALF * (2 * layer + head) + (HALF + GRADIENT) * (layer + head),
     }
@@ -185,6 +191,7 @@ def alternatives(run: Run, shape: ModelConstants, accepts: Callable[[VerlEngine]
         memory = gpu_memory(run.model_copy(update={"engine": engine}), shape)
         # verl rejects the others: the longest sequence is one pass, and GPUs have equal shares of an update.
         possible = engine.max_tokens_per_gpu >= memory.longest - 1 and rows % (engine.gpus * engine.nodes) == 0
+        possible = possible and engine.gpus % engine.tensor_parallel == 0 and not _heads_fault(engine, shape)
         found += [name] if possible and not memory.faults and accepts(engine) else []
     return found[:3]
 
@@ -227,8 +234,14 @@ def memory_fault(run: Run, accepts: Callable[[VerlEngine], bool] = lambda _: Tru
     shape, engine = shape_of(run.model), run.engine
     if shape is None or not isinstance(engine, VerlEngine) or engine.gpu_memory is None:
         return ""
-    faults = gpu_memory(run, shape).faults
+    faults = [*gpu_memory(run, shape).faults, *_heads_fault(engine, shape)]
     return f"model {run.model_role}: {'; '.join(faults)}; {fitting_text(run, accepts)}" if faults else ""
+
+
+def _heads_fault(engine: VerlEngine, shape: ModelConstants) -> list[str]:
+    """Message if the heads of attention cannot be split; vLLM would say so only when the job runs."""
+    parallel = engine.tensor_parallel
+    return [f"tensor_parallel {parallel} does not divide its {shape.heads} heads"] if shape.heads % parallel else []
 
 
 def fitting_text(run: Run, accepts: Callable[[VerlEngine], bool]) -> str:

@@ -23,7 +23,9 @@ REACHED_BY_SMALL, REACHED = 0.22, 0.39
 def learner_seconds(run: Run, shape: ModelConstants, tokens: float) -> float:
     """Seconds of a step that trains on `tokens` tokens, prompts included, on H100s."""
     parameters = parameters_of(shape)
+    # Log-probabilities before the update, the update, and with a KL loss log-probabilities of the reference.
     operations = FORWARD + UPDATE + (FORWARD if run.algorithm.kl_loss_coef else 0)
+    # The critic's values and its update.
     if isinstance(run.algorithm, PPO):
         operations += FORWARD + UPDATE
     reached = REACHED_BY_SMALL if parameters < SMALL else REACHED

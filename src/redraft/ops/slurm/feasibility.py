@@ -29,6 +29,7 @@ def check_requests(workflow: Any, stages: Mapping[str, str], site: Path) -> None
     if not on_slurm(workflow):
         return
     dag = workflow.dag
+    # A group is one submission with the resources of the whole group.
     submitted = [(job, dag.get_job_group(job) or job) for job in dag.needrun_jobs() if not job.is_local]
     requests = ((stages[j.rule.name], request_of(whole.resources), subject(j.wildcards_dict)) for j, whole in submitted)
     check_startable(requests, partitions(), site)
@@ -78,6 +79,7 @@ def largest_requests(requests: Iterable[StageRequest]) -> list[tuple[str, JobReq
         Stage, request and the subjects of all requests that it is kept for.
     """
     largest: dict[tuple[str, JobRequest], tuple[str, JobRequest, list[str]]] = {}
+    # Ascending by memory, so that the last request of a kind is its largest.
     for stage, request, name in sorted(set(requests), key=lambda each: (each[0], each[1].memory_mb, *map(str, each))):
         kind = stage, replace(request, memory_mb=0)
         names = largest[kind][2] if kind in largest else []

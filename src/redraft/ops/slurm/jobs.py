@@ -47,6 +47,7 @@ def job_state(job: str) -> str | None:
     if answer is None:
         return None
     if answer.returncode:
+        # squeue knows an ended job for MinJobAge, and fails afterwards.
         return "" if "Invalid job id" in answer.stderr else None
     return answer.stdout.strip()
 
@@ -76,6 +77,7 @@ def jobs_of(folder: Path) -> dict[str, str]:
         message = answer.stderr.strip() if answer else None
         raise UserError("Slurm does not answer", key="squeue", value=message, hint="try again when it does")
     rows = [line.split("|", 3) for line in answer.stdout.splitlines() if line.count("|") >= 3]
+    # `redraft recover` may itself run in a job that has this folder.
     own = os.environ.get("SLURM_JOB_ID")
     return {
         job: state
@@ -85,15 +87,16 @@ def jobs_of(folder: Path) -> dict[str, str]:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel jobs and wait until they have left the queue; raise a UserError if they do not."""
-    subprocess.run(["scancel", *jobs], check=True, timeout=CANCEL_SECONDS)
+    """Cancel jobs and wait until they have left the queue; raise a UserError if they do not.
+
+    The queue decides, not the exit code of `scancel`: it fails also for a job that has ended meanwhile.
+    """
+    _answer("scancel", *jobs, seconds=CANCEL_SECONDS)
     deadline = time.monotonic() + CANCEL_SECONDS
-    queue = ["squeue", "--noheader", "--user", str(os.getuid()), "--format=%i"]
     while True:
-        answer = subprocess.run(
-            queue, capture_output=True, text=True, errors="replace", timeout=CANCEL_SECONDS, check=True
-        )
-        left = sorted(set(jobs) & set(answer.stdout.split()))
+        # Without an answer the jobs count as left: a busy controller answers again later.
+        queue = output_of("squeue", "--noheader", "--user", str(os.getuid()), "--format=%i", seconds=CANCEL_SECONDS)
+        left = sorted(jobs if queue is None else set(jobs) & set(queue.split()))
         if not left:
             return
         if time.monotonic() > deadline:
@@ -116,6 +119,7 @@ def recognise_all_ends(workflow: Any) -> None:
     since it leaves restarts to Slurm. This project's profile does not requeue jobs: Snakemake restarts them, within its
     limit of retries.
     """
+    # The plugin's main module, which has imported the function; a patch where it is defined would have no effect.
     module = sys.modules[type(workflow.scheduler._executor).__module__]
     query = getattr(module, "query_job_status", None)
     if query is None:
@@ -139,6 +143,7 @@ def cancel_whole_call(workflow: Any) -> None:
         return
 
     def cancel_jobs(_: Any) -> None:
+        # First, since a job that is submitted after scancel would run on.
         executor._job_submission_executor.shutdown(wait=True, cancel_futures=True)
         if output_of("scancel", f"--name={executor.run_uuid}", seconds=CANCEL_SECONDS) is None:
             executor.logger.warning(

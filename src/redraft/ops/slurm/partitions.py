@@ -132,6 +132,7 @@ def partitions() -> dict[str, Partition]:
 
     Without them no job is rejected in advance: Slurm itself rejects it, or gives the reason why it waits.
     """
+    # --all shows hidden partitions too; --exact shows unequal nodes apart, not as one line with 64+ processors.
     limits = output_of("scontrol", "--all", "--oneliner", "show", "partition")
     nodes = output_of("sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%G")
     return parse_partitions(limits, nodes) if limits and nodes is not None else {}
@@ -152,6 +153,7 @@ def parse_partitions(limits: str, nodes: str) -> dict[str, Partition]:
         name = fields.get("PartitionName")
         if not name:
             continue
+        # A partition may lend only a part of its nodes' processors and memory.
         cpus, memory = _limit(fields.get("MaxCPUsPerNode")), _limit(fields.get("MaxMemPerNode"))
         nodes_of_partition = [
             Nodes(int(count), int(min(int(has_cpus), cpus)), min(float(has_memory), memory), parse_gpus(gres))
@@ -174,6 +176,7 @@ def parse_gpus(gres: str) -> dict[str, int]:
     A type may be a number (`gpu:3090:2`). A single number is a count, and without a count there is one GPU.
     """
     gpus: dict[str, int] = {}
+    # Slurm's form is name[:type][:no_consume]:number, and sockets in parentheses after it.
     for resource in re.sub(r"\([^)]*\)", "", gres).split(","):
         name, *parts = (part for part in resource.split(":") if part != "no_consume")
         if name == "gpu":
@@ -184,6 +187,7 @@ def parse_gpus(gres: str) -> dict[str, int]:
 
 
 def _limit(text: str | None) -> float:
+    # Slurm writes UNLIMITED, or leaves the field out, where there is no limit.
     return float(text) if text and text.isdigit() else math.inf
 
 

@@ -125,6 +125,7 @@ class Queue:
         """Check the queue soon after submissions and at least every `POLL_SECONDS`, until this process ends."""
         while True:
             self.submitted.wait(POLL_SECONDS)
+            # Before the queue is read: a later submission then leads to another check at once.
             self.submitted.clear()
             time.sleep(SETTLE_SECONDS)
             if self.jobs:
@@ -133,6 +134,7 @@ class Queue:
     def check(self) -> None:
         """Log the states of jobs for the progress line, why they wait and how far they are; warn once about jobs that
         will never start."""
+        # Also ended jobs, for the times that they ran.
         output = output_of(
             "squeue", "--noheader", "--states=all", f"--name={self.executor.run_uuid}", f"--format={COLUMNS}"
         )

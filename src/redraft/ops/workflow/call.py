@@ -60,6 +60,7 @@ def exclusive(results: Path, report: Callable[[str], None]) -> Iterator[None]:
         except Timeout:
             reason = "another `redraft run`"
         else:
+            # A `snakemake` that was called directly does not hold this lock.
             if not (workflows := find_running(Path.cwd()).workflows):
                 break
             lock.release()
@@ -78,6 +79,7 @@ def end(pid: int) -> None:
     """End a process and its descendants by SIGTERM, and after `GRACE_SECONDS` by SIGKILL."""
     try:
         top = psutil.Process(pid)
+        # Listed before any of them ends: children of an ended process are no longer its descendants.
         processes = [*top.children(recursive=True), top]
     except psutil.NoSuchProcess:
         return

@@ -58,6 +58,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
+            # The name may be a module or a value; `_read` keeps those that have a file.
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [

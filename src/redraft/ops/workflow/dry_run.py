@@ -114,5 +114,6 @@ def real_command(call: Sequence[str]) -> str:
 
 
 def _without_n(argument: str) -> str:
-    """Remove the n from combined short options such as `-np`."""
-    return argument.replace("n", "", 1) if re.fullmatch(r"-[pFR]*n[pFR]+|-[pFR]+n", argument) else argument
+    """Remove the n from combined short options such as `-np` and `-nj4`."""
+    # Only options without a value may come before it: the n of `-Rn` is the name of a rule.
+    return re.sub(r"\A(-[Ffkpat]*)n", r"\1", argument)

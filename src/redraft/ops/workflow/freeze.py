@@ -39,6 +39,7 @@ def freeze(root: Path, preset: str, results: Path = Path("results")) -> Path:
             target = unfinished / path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, target)  # with its modification time, which Snakemake compares
+            # Read-only, since an edit would change what running jobs and their retries execute.
             target.chmod(0o444)
         code = content_hash(unfinished)  # of the copy, since the checkout may change while it is read
         write_json(unfinished / FROZEN, {"code": code, "git": git_state()})
@@ -52,6 +53,7 @@ def _publish(unfinished: Path, copy: Path) -> Path:
     try:
         unfinished.rename(copy)
     except OSError:
+        # An earlier call, or one at the same moment, has made this copy; a rename replaces only an empty folder.
         if not copy.is_dir():
             raise
     if (content := content_hash(copy)) != copy.name:

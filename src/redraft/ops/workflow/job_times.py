@@ -67,6 +67,7 @@ def job_graph(workflow: Any, jobs: Iterable[Any] | None = None) -> JobGraph:
         jobs: jobs of Snakemake; by default those that will run and have not ended.
     """
     resources = workflow.resource_settings
+    # Calls that submit jobs need not set `cores`.
     cores = resources.cores or resources.local_cores or os.cpu_count() or 1
     gpus = workflow.scheduler.global_resources.get("gpus", sys.maxsize)
     capacity = {"cores": cores, "gpus": gpus, JOBS: workflow.nodes or sys.maxsize}
@@ -86,6 +87,7 @@ def _job(workflow: Any, job: Any, capacity: dict[str, int], cluster: Mapping[str
         amounts = used_amounts(request_of(job.resources), cluster) if cluster else {}
         return Job(job.rule.name, needs, ((JOBS, 1), *amounts.items()))
     uses = {"cores": job.threads, "gpus": job.resources.get("gpus", 0)}
+    # Not more than there is, or the job would never start in the simulation.
     return Job(job.rule.name, needs, tuple((name, min(amount, capacity[name])) for name, amount in uses.items()))
 
 

@@ -50,6 +50,7 @@ def check_no_other_owner(folder: Path, locked: bool, submits: bool) -> None:
         UserError: if another call holds the lock or has left it, or if jobs of an ended call are in Slurm's queue.
     """
     folder = folder.resolve()
+    # A local campaign needs no answer of Slurm, whose controller may be away.
     states = _queued(folder) if submits or locked else {}
     if not (locked or states):
         return

@@ -96,12 +96,14 @@ class CampaignPlan:
         self.environment, self.main, self.check, self.fault = environment, main, check, fault
         preset = experiments.preset(call.preset)
         if call.seeds:
+            # Without `more_seeds`, which would add to the requested number.
             preset = preset.model_copy(update={"seeds": list(range(call.seeds)), "more_seeds": {}})
         self.preset: Preset = preset
         self.layout = Layout(preset.name)
         self.named = self._named_papers()
         if main:
             self._check_calibrations()
+            # Targets are unknown until all rules are read; papers that only they name are checked in `papers`.
             for paper in self.named or preset.first or preset.default:
                 self._check_paper(paper)
 
@@ -118,6 +120,7 @@ class CampaignPlan:
 
     def _check_calibrations(self) -> None:
         """Reject a preset with a missing calibration file before any job starts."""
+        # Engines under verl have no such setting.
         for role, file in getattr(self.preset.engine, "calibrations", {}).items():
             if not Path(file).exists():
                 raise UserError(
@@ -199,6 +202,7 @@ class CampaignPlan:
         experiments, preset = self.experiments, self.preset
         if misfit := experiments.misfit(cell_id, preset.name):
             return misfit
+        # Any seed will do: seeds change random streams and blocks, not sizes or files.
         run = experiments.run(cell_id, preset.seeds[0], preset.name)
         missing = [file for file in problem_files(run.data) if not Path(file).exists()]
         if run.unsupported or (missing and cell_id not in self._default_cells(run.paper)):
@@ -213,6 +217,7 @@ class CampaignPlan:
             return self._recorded.get(cell_id, "")
         run = self.experiments.run(cell_id, self.preset.seeds[0], self.preset.name)
         seeds = self.experiments.seeds(self.experiments.cell(cell_id), self.preset)
+        # Finished runs stay in the tables, also on machines where they would not fit.
         return "" if all(self._is_finished(cell_id, seed) for seed in seeds) else self.fault(run)
 
     @cached_property
@@ -255,6 +260,7 @@ class CampaignPlan:
         try:
             self._check_fits()
         except UserError as error:
+            # Printed here, since Snakemake would wrap an exception of an input function in an error of its own.
             echo(f"error: {error}", err=True)
             sys.exit(2)
         if self.preset.engine.kind == "verl":
@@ -309,6 +315,7 @@ class CampaignPlan:
             (self.experiments.protocol_of(self.preset.name, cell.id), self.preset.role(cell.model, seed), seed)
             for cell, seed in self.runs(paper)
         )
+        # Cells with the same model share the evaluation of its initial policy.
         return [self.layout.initial(*policy) for policy in dict.fromkeys(policies)]
 
     def timing_files(self, paper: str) -> list[Path]:

@@ -82,6 +82,7 @@ def recover(results: Path, folder: Path | None = None, *, cancel: bool = False) 
 
 def find_running(folder: Path) -> RunningParts:
     """Find the running parts of the campaign in a folder, on this machine and in Slurm's queue."""
+    # This process, and those that called it, are not left over.
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     commands = {
         process: process.info["cmdline"] or []
@@ -98,6 +99,7 @@ def find_running(folder: Path) -> RunningParts:
     for process, command in commands.items():
         if process.pid not in workflows and _runs(command, "redraft"):
             ancestors: set[int] = set()
+            # The process may have ended meanwhile.
             with suppress(psutil.Error):
                 ancestors = {parent.pid for parent in process.parents()}
             if not workflows & ancestors:
@@ -147,6 +149,7 @@ def clean_run(run: Path) -> list[str]:
         raise UserError("its owner may be alive")
 
     try:
+        # Judged again by the file system's clock, and without a wait, which could take minutes for each run.
         owned = acquire(run, wait=reject_wait)
     except UserError as error:
         return [f"{run}: left alone: {error.message}"]

@@ -80,6 +80,7 @@ class RuleInputs:
 
     def sampled(self, wildcards: Any) -> str:
         """Fingerprint of the generations for the block of `seed`, with the content of user-defined problems."""
+        # Seeds of a block share their models and problems (`Preset.blocks`).
         sampled = self._sampled(self.protocol(wildcards), int(wildcards.seed) % self.preset.blocks)
         data = [benchmark.data for benchmark in self.benchmarks(wildcards).values()]
         return self._with_content(sampled, *data)

@@ -100,6 +100,7 @@ def run_statuses(layout: Layout, experiments: Experiments, grids_by_paper: Targe
         for paper, grids in grids_by_paper.items()
         for cell in target_cells(experiments, preset, paper, grids)
         if not experiments.misfit(cell.id, preset.name)
+        # Also seeds of earlier calls that left a folder.
         for seed in sorted({*experiments.seeds(cell, preset), *layout.seeds(cell.id)})
     ]
     wanted = {(run.paper, run.cell, run.seed): run for run in runs if not run.unsupported}
@@ -245,6 +246,7 @@ def _why(folder: Path, owner: Entry | None) -> tuple[str, ...]:
     logs = [log for log in (folder / "log.txt", folder / "verl.log") if log.exists()]
     if not logs:
         return (end,)
+    # Under verl the driver has its own log; the one written last has the reason.
     log = max(logs, key=lambda file: file.stat().st_mtime)
     with log.open("rb") as handle:
         handle.seek(max(log.stat().st_size - TAIL_BYTES, 0))

@@ -46,10 +46,13 @@ class Stop:
         here = sum(job.is_local for job in running)
         _write(stop_text(SIGNALS[signal.Signals(number)], here, len(running) - here))
         for handler in self.workflow.logger_manager.get_log_handlers():
+            # This project's logger then leaves out the errors of the jobs that end here.
             if hasattr(handler, "stop"):
                 handler.stop()
         if here:
+            # Listed before any job ends: then its children would no longer be descendants of this process.
             processes = psutil.Process().children(recursive=True)
+            # SIGTERM, unlike Ctrl-C, has not reached the jobs, so they get it at once.
             grace = GRACE_SECONDS if number == signal.SIGINT else 0.0
             threading.Thread(target=_terminate, args=(processes, grace), daemon=True).start()
         sys.exit(128 + number)  # the scheduler cancels its jobs, as after KeyboardInterrupt
@@ -62,6 +65,7 @@ class Stop:
                 process.kill()
         with suppress(Exception):
             self.workflow.persistence.unlock()
+        # Not by an exception, after which Snakemake would wait for its jobs.
         os._exit(128 + number)
 
 

@@ -34,6 +34,7 @@ def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
     supply = len(available()) if limit is None else min(len(available()), limit)
     named = {" ".join([job.rule.name, *map(str, job.wildcards_dict.values())]): job for job in jobs}
     check_devices({name: needs[job.rule.name] for name, job in named.items()}, supply)
+    # The limit, and what of it is free; no job has started yet.
     for counts in (scheduler.global_resources, scheduler.resources):
         counts["gpus"] = supply
 

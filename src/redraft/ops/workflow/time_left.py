@@ -194,6 +194,7 @@ def makespan(
     for number in blocked:
         for need in graph.jobs[number].needs & graph.jobs.keys():
             followers[need].append(number)
+    # Jobs with equal uses share a queue: if its first job does not fit, none of them does.
     ready: dict[tuple[tuple[str, int], ...], deque[int]] = defaultdict(deque)  # by the resources that they use
     for number in sorted(number for number, count in blocked.items() if not count):
         ready[graph.jobs[number].uses].append(number)

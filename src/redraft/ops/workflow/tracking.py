@@ -30,6 +30,8 @@ DIGEST = "digest"
 """Tag of a completely imported run, with the digest of its files."""
 VERSION = code_of("redraft.ops.workflow.tracking:track")
 """Part of the digest: when this code changes, all runs are imported again."""
+FOUND = 5000
+"""Runs of one page of a search."""
 COUNTED = ("step", "epoch")
 """Keys of a record that count from 0."""
 
@@ -121,20 +123,27 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
     import mlflow
     from mlflow.tracking import MlflowClient
 
+    # alembic prints a line for each migration of a new database.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     mlflow.set_tracking_uri(f"sqlite:///{layout.tracking}")
     client = MlflowClient()
     experiment = _experiment(client, f"{layout.preset}/{paper}", layout)
     known = defaultdict(list)
-    for run in client.search_runs([experiment], max_results=5000):
-        known[run.info.run_name].append(run)
+    page, token = None, None
+    while page is None or token:
+        # Of all pages: a run that is not found would be imported a second time.
+        page = client.search_runs([experiment], max_results=FOUND, page_token=token)
+        token = page.token
+        for run in page:
+            known[run.info.run_name].append(run)
     tracked = []
     for file in layout.manifests(paper):
         manifest, digest = read_typed(file, MANIFEST), _digest(file.parent)
         name = manifest["run"]
         tracked.append({"run": name, "digest": digest})
         if [run.data.tags.get(DIGEST) for run in known[name]] != [digest]:
+            # MLflow would append to a run's metrics and not replace them.
             for run in known[name]:
                 client.delete_run(run.info.run_id)
             _import(client, experiment, manifest, file.parent)
