@@ -220,6 +220,10 @@ def estimated(mean, low, high):
         (Estimate(0.5, NONE, (0,)), 0.5, "ratio", "inconclusive"),
         (estimated(0.5, 0.4, 0.6), 0.9, None, "differs"),
         (estimated(0.5, 0.4, 0.6), 0.5, None, "agrees"),
+        (estimate({0: 0.1 + 0.2, 1: 0.1 + 0.2}), 0.3, None, "agrees"),
+        (estimate({0: 3.0000000000000004, 1: 3.0000000000000004}, log=True), 3.0, "speedup", "agrees"),
+        (estimate({0: 1.0 - 1e-16, 1: 1.0 - 1e-16}, log=True), 0.5, "ratio", "inconclusive"),
+        (estimate({0: 0.3 + 1e-9, 1: 0.3 + 1e-9}), 0.3, None, "differs"),
     ],
 )
 def test_verdicts(found, reported, relative, expected):

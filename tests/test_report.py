@@ -288,7 +288,7 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     assert summary["left_out"] == {LEFT_OUT: "too large"}
     assert f"Left out: {LEFT_OUT}: does not fit: too large." in first
     missing, needed = summary["missing"]["runs"], summary["missing"]["needed"]
-    assert f"{needed - missing} of the {needed} runs needed for these papers are finished; the other {missing}" in first
+    assert f"{needed - missing} of the {needed} runs needed for this paper are finished; the other {missing}" in first
 
 
 def test_what_a_preset_cannot_run_is_not_missing(tmp_path):

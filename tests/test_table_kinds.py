@@ -682,6 +682,9 @@ def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
     assert "above slow: fast; indistinguishable from slow: weak. This is for those in a hurry." in second
     cells.loc[("weak", "tokens_accuracy"), "reproduced"] = 50.5
     assert "At equal tokens, fast and weak are highest with 50.5 %." in budget_verdicts(table, cells.reset_index())[0]
+    whole = cells.reset_index()
+    whole.loc[(whole["row"] == "fast") & (whole["column"] == "tokens_difference"), ["low", "high"]] = 3.55e-15
+    assert "indistinguishable from" in budget_verdicts(table, whole)[0], "a difference of rounding"
 
 
 @pytest.mark.parametrize("end", [0.0, 100.0])

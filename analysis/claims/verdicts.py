@@ -206,7 +206,7 @@ def _bounded(parts: Sequence[Comparison]) -> str:
     reasons = {
         "floor": "both values are 0, or no further from it than the claim tolerates",
         "ceiling": "both values are the largest possible, or no further from it than the claim tolerates",
-        "constant": "the difference is the same in every seed, which leaves no variance to test",
+        "constant": "the difference is the same in both seeds, which leaves no variance to test",
     }
     shown = [
         reasons[bound] + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
