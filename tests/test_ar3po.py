@@ -124,8 +124,8 @@ def test_every_claim_is_about_cells_there_are_and_no_reported_table_contradicts_
 def test_the_printed_costs_follow_from_table_1():
     claim = next(claim for claim in CLAIMS if claim.id == "fewer-responses-than-dapo")
     evidence = check(claim, REPORTED)["reported_evidence"]
-    assert "prints 4.2 for the ratio of responses, dapo / ar3po, its tables give 4.211" in evidence
-    assert "prints 3.6 for the ratio of responses, llama-dapo / llama-ar3po, its tables give 3.582" in evidence
+    assert "prints 4.2 for the ratio of responses per step, dapo / ar3po, its tables give 4.211" in evidence
+    assert "prints 3.6 for the ratio of responses per step, llama-dapo / llama-ar3po, its tables give 3.582" in evidence
 
 
 def letters(text):

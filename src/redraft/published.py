@@ -154,8 +154,10 @@ def read_points(source: PublishedPoints, quantity: str) -> list[tuple[float, flo
             )
     points = values[chosen]
     if points.empty:
-        found = frame[list(source.where)].drop_duplicates().to_dict("records")
-        raise UserError("no line has these values", file=file, key="where", value=source.where, allowed=found)
+        found = frame[list(source.where)].drop_duplicates().to_numpy().tolist()
+        raise UserError(
+            "no line has these values", file=file, key="where", value=source.where, allowed=map(", ".join, found)
+        )
     if len(twice := points.index[points.duplicated([source.x, source.y])]):
         raise UserError("this point occurs twice", file=file, key="line", value=int(twice[0]) + 2)
     check_length(file, "rows", len(frame), source.rows)

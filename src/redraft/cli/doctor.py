@@ -11,7 +11,6 @@ import typer
 
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset
 from redraft.cli.terminal import document, filled
-from redraft.config.site import GPUS_PER_NODE
 from redraft.errors import UserError
 from redraft.messages import echo
 
@@ -85,6 +84,8 @@ def _storage_gb(preset: str) -> float | None:
 
 def _submitted(preset: str, resources: dict[str, int | str]) -> list[dict[str, Any]]:
     """Rows of this command in a job on one node of the stage `train`, with one GPU where the stage has any."""
+    from redraft.config.site import GPUS_PER_NODE
+
     options = {"slurm_partition": "partition", "slurm_account": "account", "qos": "qos", "constraint": "constraint"}
     # A short, small job, which starts soon also on a full cluster.
     command = ["srun", "--nodes=1", "--ntasks=1", f"--time={SUBMITTED_MINUTES}", "--mem=4G", "--quiet"]
