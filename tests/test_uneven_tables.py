@@ -43,13 +43,13 @@ EACH_OTHERS = [Row(label="plain", cell=PLAIN, baseline=REUSE), Row(label="reuse"
 
 def accuracy(cell, seed):
     """Percent, the mean over the two benchmarks of the last policy."""
-    many = 1509 + 3 * seed - (30 if cell == REUSE else 0)
+    many = 1509 + 3 * seed - (30 + seed if cell == REUSE else 0)
     return 50 * ((14 + seed) / 30 + many / 3018)
 
 
 def squared_noise(cell, seed):
     """Of that accuracy, by the binomial variances of both benchmarks."""
-    many = (1509 + 3 * seed - (30 if cell == REUSE else 0)) / 3018
+    many = (1509 + 3 * seed - (30 + seed if cell == REUSE else 0)) / 3018
     few = (14 + seed) / 30
     return 50**2 * (few * (1 - few) / 30 + many * (1 - many) / 3018)
 

@@ -51,8 +51,8 @@ def step(cell, seed, number):
 
 
 def scores_of(cell, seed, done):
-    """Scores of a policy: of few problems 10 + steps + seed are right, of many half, and 30 fewer with reuse."""
-    right = {"few": 10 + done + seed, "many": 1509 - (30 if cell == REUSE and done else 0) + 3 * seed}
+    """Scores of a policy: of few problems 10 + steps + seed are right, of many half, and 30 + seed fewer with reuse."""
+    right = {"few": 10 + done + seed, "many": 1509 - (30 + seed if cell == REUSE and done else 0) + 3 * seed}
     return [
         {
             "cell": cell,

@@ -467,12 +467,16 @@ def check_own_hash(file: Path, *, optional: bool = False) -> None:
     record = own_hash_file(file)
     if optional and not record.exists():
         return
-    if not record.exists():
-        raise UserError("this file has no recorded hash", file=file, hint="an earlier version made it; make it again")
+    _require_record(file)
     with errors_of_reading(record):
         digest, _, name = record.read_text(encoding="utf-8", errors="replace").strip().partition("  ")
     check_listed([file.name], {name: digest}, record)
     check_hashes(file.parent, {file.name: digest}, record)
+
+
+def _require_record(file: Path) -> None:
+    if not own_hash_file(file).exists():
+        raise UserError("this file has no recorded hash", file=file, hint="an earlier version made it; make it again")
 
 
 def read_with_hash(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -> Any:
@@ -481,5 +485,8 @@ def read_with_hash(file: Path, types: TypeAdapter[Any] = OBJECT, *needed: str) -
     Raises:
         UserError: as of `read_typed`, and if it was changed since, or has no hash.
     """
-    check_own_hash(file)  # first, since a file of an earlier version may lack the hash and also have other fields
-    return read_typed(file, types, *needed)
+    if file.exists():
+        _require_record(file)  # first, since a file of an earlier version may also have other fields
+    content = read_typed(file, types, *needed)
+    check_own_hash(file)
+    return content
