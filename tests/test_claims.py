@@ -324,8 +324,7 @@ def kept_pairs(*pairs, **fields):
     return Pairs(quantity="accuracy:all", pairs=list(pairs), expected="above", threshold=-1.0, **fields)
 
 
-LOW = "0, or no further from it than the claim tolerates"
-HIGH = "the largest possible, or no further from it than the claim tolerates"
+LOW, HIGH = "both values are 0", "both values are the largest possible"
 
 
 @pytest.mark.parametrize(
@@ -334,14 +333,14 @@ HIGH = "the largest possible, or no further from it than the claim tolerates"
         (kept(EMPTY, A), LOW),
         (kept(LITTLE, A), LOW),
         (kept(FULL, C), HIGH),
-        (kept(EMPTY, A, "accuracy:in-distribution", expected="within", threshold=1.0), LOW + " in 2 of 2"),
+        (kept(EMPTY, A, "accuracy:in-distribution", expected="within", threshold=1.0), LOW + ".* in 2 of 2"),
         (kept(EMPTY, A, "reward", threshold=-0.02), LOW),
-        (kept(FULL, C, "mean:reward", expected="within", threshold=0.03), HIGH + " in 2 of 2"),
+        (kept(FULL, C, "mean:reward", expected="within", threshold=0.03), HIGH + ".* in 2 of 2"),
         (kept(FULL, C, "mean:without_correct", expected="below", threshold=0.0), HIGH),
         (kept(FULL, C, "mean:without_correct", expected="below", threshold=0.8, relative="ratio"), HIGH),
         (
             Pairs(quantity="accuracy:all", pairs=[(EMPTY, A), (FULL, C)], expected="above", threshold=-1.0),
-            LOW + " in 1 of 2",
+            LOW + ".* in 1 of 2",
         ),
         (
             Pairs(
@@ -373,7 +372,7 @@ def test_what_is_compared_at_the_floor_or_the_ceiling_is_inconclusive_for_that_r
     found = judged(test, ends)
     assert found["verdict"] == INCONCLUSIVE
     assert "; not tested: both values are" in found["evidence"]
-    assert end in found["evidence"]
+    assert re.search(end.replace(" in ", ".* in "), found["evidence"])
     assert found["p_corrected"] is None
 
 
@@ -800,7 +799,7 @@ def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
     [
         ("delayed-competitive", "prints 37.3 for mean accuracy (%), grpo-vanilla, its tables give 34.9, which differs"),
         ("step-time-reduced", "the paper prints 129–161, its tables give 127.8 to 159.1, which differs"),
-        ("rollout-dominates", "8b-ppo-vanilla: 0.4855, required: at least 0.5 (does not hold)"),
+        ("rollout-dominates", "8b-ppo-vanilla: 0.4855, required: above 0.5 (does not hold)"),
         ("14b-ood-kept", "-3.6, required: at least -1 (does not hold)"),
         ("generation-time-halved-on-average", "1.939, required: above 2 (does not hold)"),
     ],

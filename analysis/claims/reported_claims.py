@@ -199,7 +199,10 @@ def _printed(printed: Printed, parts: list[Comparison], tables: ReportedTables) 
     digits = max(4, len(re.sub(r"\D", "", printed.number.partition("–")[2] or printed.number)))
     given = " to ".join(f"{value:.{digits}g}{unit}" for value in sorted(set(in_unit)))
     text = f"the paper prints {printed.number}{unit}{_what(printed)}, its tables give {given}"
-    return agrees, text + ("" if agrees else ", which differs")
+    enclosed = low <= min(values) and max(values) <= high
+    return agrees, text + (
+        ", which differs" if not agrees else ", which rounds to it" if low < high and not enclosed else ""
+    )
 
 
 def _what(printed: Printed) -> str:

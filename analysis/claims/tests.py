@@ -173,6 +173,7 @@ def _sides(label: str, values: BySeed, test: Compare | Pairs, bound: str) -> lis
         # A threshold on the other side of “no effect” is a tolerance (at most a point below), met by a value on it. On
         # the expected side it is an effect, which must be exceeded.
         tolerance = test.threshold < neutral if test.expected == "above" else test.threshold > neutral
+        tolerance = tolerance and not test.over  # a share, such as that of a step's time, has no such value
         return [Comparison(label, values, test.expected, test.threshold, tolerance, bound, is_ratio)]
     return [
         # An equivalence test: the interval must lie between both limits, since “not significant” is not “equal”.
@@ -354,7 +355,12 @@ def _correlation(test: Correlation, source: ValueSource) -> ComparisonSet:
         if not math.isnan(ranked):
             values[seed] = float(ranked)
     relations = zip((test.quantity, test.other), (test.relative, test.other_relative or test.relative), strict=True)
-    both = " and ".join(f"the {relation} of {words(quantity).name}" for quantity, relation in relations)
+    both = " and ".join(
+        f"the {relation} of {words(quantity).name}"
+        if relation in RATIOS
+        else f"the {words(quantity).name} minus the baseline's"
+        for quantity, relation in relations
+    )
     label = f"rank correlation, over {len(pairs)} pairs such as {' against '.join(pairs[0])}, between {both}"
     return _all(
         [Comparison(label, values, test.expected, test.threshold)], missing, _on(len(pairs), len(test.pairs), "pairs")

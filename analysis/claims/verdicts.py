@@ -204,13 +204,16 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
 def _bounded(parts: Sequence[Comparison]) -> str:
     """The comparisons that are not tested, with the reasons (`redraft.analysis.data.quantities.bound_of`)."""
     reasons = {
-        "floor": "both values are 0, or no further from it than the claim tolerates",
-        "ceiling": "both values are the largest possible, or no further from it than the claim tolerates",
+        "floor": "both values are 0",
+        "ceiling": "both values are the largest possible",
         "constant": "the difference is the same in both seeds, which leaves no variance to test",
     }
+    tolerated = ", or no further from it than the claim tolerates"
     shown = [
-        reasons[bound] + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
-        for bound, n in Counter(part.bound for part in parts if part.bound).items()
+        reasons[bound]
+        + tolerated * (tie and bound != "constant")
+        + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
+        for (bound, tie), n in Counter((part.bound, part.tie) for part in parts if part.bound).items()
     ]
     return f"; not tested: {' and '.join(shown)}" if shown else ""
 

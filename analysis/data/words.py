@@ -47,7 +47,7 @@ def _named(theme: str, unit: str, **names: str) -> dict[str, Words]:
     return {quantity: Words(name, unit, theme) for quantity, name in names.items()}
 
 
-THIRDS = {"early": "first", "middle": "second", "late": "last"}
+THIRDS = {"early": "first", "middle": "middle", "late": "last"}
 """Parts of the epochs with drafts."""
 
 NAMES = {
@@ -253,7 +253,11 @@ def stage_of(quantity: str) -> str:
 
 def difference_of(earlier: str, later: str) -> str:
     """Words of one quantity minus another, with their unit."""
-    return replace(words(later), name=f"{words(later).name} minus {words(earlier).name}").of_differences
+    one, other = words(later), words(earlier)
+    # The common head once: “length of prefixes, last third … minus first third …”.
+    same = one.name.partition(", ")[0] == other.name.partition(", ")[0]
+    subtrahend = other.name.partition(", ")[2] if same and ", " in other.name else other.name
+    return replace(one, name=f"{one.name} minus {subtrahend}").of_differences
 
 
 def number(value: float) -> str:
