@@ -485,6 +485,17 @@ def test_what_was_left_out_is_said(runs):
     assert judged(pairs(B, C, D, ABSENT), runs)["evidence"].startswith("3 of 4 pairs have values: ")
     partly = judged(tokens(Monotone, cells=[A, B, ABSENT, D], expected="falls"), runs)
     assert partly["evidence"].startswith("3 of 4 cells have values: decoded tokens: 6006 (grpo-vanilla) → ")
+    ranks = Correlation(
+        quantity="tokens_decoded",
+        other="rollout_seconds",
+        pairs=[(cell, A) for cell in (B, C, D, ABSENT)],
+        relative="ratio",
+        expected="above",
+        threshold=0.5,
+    )
+    assert judged(ranks, runs)["evidence"].startswith(
+        "3 of 4 pairs have values: rank correlation, over 3 pairs such as "
+    )
     absent = judged(pairs(B, ABSENT, ALSO_ABSENT), runs)["evidence"]
     assert absent == f"missing: {ABSENT}; {ALSO_ABSENT}"
     assert FEWEST == 3
