@@ -324,7 +324,7 @@ def kept_pairs(*pairs, **fields):
     return Pairs(quantity="accuracy:all", pairs=list(pairs), expected="above", threshold=-1.0, **fields)
 
 
-LOW, HIGH = "both values are 0", "both values are the largest possible"
+LOW, HIGH = "both sides are 0 in every seed", "both sides are the largest possible in every seed"
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ LOW, HIGH = "both values are 0", "both values are the largest possible"
 def test_what_is_compared_at_the_floor_or_the_ceiling_is_inconclusive_for_that_reason(ends, test, end):
     found = judged(test, ends)
     assert found["verdict"] == INCONCLUSIVE
-    assert "; not tested: both values are" in found["evidence"]
+    assert "; not tested: both sides are" in found["evidence"]
     assert re.search(end.replace(" in ", ".* in "), found["evidence"])
     assert found["p_corrected"] is None
 

@@ -273,7 +273,9 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     first = pages["report/index.html"].text
     # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
     assert "GRPO + SPEC-RL (ℓ = e^0.5) decodes 59.7 % [" in first
-    assert "Only ratios (of any quantity) and differences of accuracies are shown next to the papers' values." in first
+    assert (
+        "With stand-ins, tables compare only ratios (of any quantity) and differences of accuracies with the " in first
+    )
     assert "of which 2 have finished runs." in first, "the two seeds that were run, of five blocks"
     summary = read_json(campaign / "results/tiny/report/summary.json")
     headline = summary["papers"]["spec_rl"]["headlines"][0]

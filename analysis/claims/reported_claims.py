@@ -201,7 +201,11 @@ def _printed(printed: Printed, parts: list[Comparison], tables: ReportedTables) 
     text = f"the paper prints {printed.number}{unit}{_what(printed)}, its tables give {given}"
     enclosed = low <= min(values) and max(values) <= high
     return agrees, text + (
-        ", which differs" if not agrees else ", which rounds to it" if low < high and not enclosed else ""
+        ", which differs"
+        if not agrees
+        else f", which rounds to {printed.number}{unit}"
+        if low < high and not enclosed
+        else ""
     )
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from redraft.analysis.data.quantities import bound_of
 from redraft.analysis.data.statistics import NEUTRAL, RATIOS, estimate, paired
-from redraft.analysis.data.words import difference_of, number, stage_of, words
+from redraft.analysis.data.words import difference_of, joined, number, stage_of, words
 from redraft.config import (
     Bound,
     Compare,
@@ -205,7 +205,8 @@ def _related(test: Compare | Pairs | Extreme, cell: str, baseline: str) -> str:
     if cell == baseline:
         if is_ratio and stage_of(test.over) == "total" and (stage := stage_of(test.quantity)):
             return f"{stage.replace('_', ' ')}'s share of the step time, {cell}"
-        return f"{f'{own.name} / {over.name}' if is_ratio else difference_of(test.over, test.quantity)}, {cell}"
+        both = joined(test.quantity, "/", test.over) if is_ratio else difference_of(test.over, test.quantity)
+        return f"{both}, {cell}"
     return f"{own.name} of {cell} {'/' if is_ratio else 'minus'} {over.name} of {baseline}"
 
 

@@ -204,8 +204,8 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
 def _bounded(parts: Sequence[Comparison]) -> str:
     """The comparisons that are not tested, with the reasons (`redraft.analysis.data.quantities.bound_of`)."""
     reasons = {
-        "floor": "both values are 0",
-        "ceiling": "both values are the largest possible",
+        "floor": "both sides are 0 in every seed",
+        "ceiling": "both sides are the largest possible in every seed",
         "constant": "the difference is the same in both seeds, which leaves no variance to test",
     }
     tolerated = ", or no further from it than the claim tolerates"

@@ -253,11 +253,14 @@ def stage_of(quantity: str) -> str:
 
 def difference_of(earlier: str, later: str) -> str:
     """Words of one quantity minus another, with their unit."""
-    one, other = words(later), words(earlier)
-    # The common head once: “length of prefixes, last third … minus first third …”.
-    same = one.name.partition(", ")[0] == other.name.partition(", ")[0]
-    subtrahend = other.name.partition(", ")[2] if same and ", " in other.name else other.name
-    return replace(one, name=f"{one.name} minus {subtrahend}").of_differences
+    return replace(words(later), name=joined(later, "minus", earlier)).of_differences
+
+
+def joined(one: str, sign: str, other: str) -> str:
+    """Names of two quantities with a sign between them; the part before a comma that both have is there once."""
+    first, second = words(one).name, words(other).name
+    head, comma, tail = second.partition(", ")
+    return f"{first} {sign} {tail if comma and first.startswith(head + comma) else second}"
 
 
 def number(value: float) -> str:
