@@ -134,7 +134,7 @@ def judge(
     posed, runs = pose(claims, measured, paper_scale), measured.runs
     family = family or Family(comparisons(posed), runs.blocks)
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
-    # Claims may have the same test; later ones then point to the first, and totals count it once.
+    # Claims may have the same test; later ones then point to the first.
     first: dict[str, str] = {}
     return [
         _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))

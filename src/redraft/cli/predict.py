@@ -53,7 +53,6 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict the savings of reuse under every rule, from saved rollouts and a later policy. Nothing is sampled."""
-    from redraft.config.base import parse_lenience
     from redraft.lab.predict.draft_positions import read_positions
     from redraft.lab.predict.inputs import load_policies, prediction_input
     from redraft.lab.predict.prediction import candidates, chosen, log_prob_error
@@ -61,16 +60,11 @@ def predict(
 
     # Options first: loading two models takes minutes.
     speed, kinds = _throughputs(scoring, decoding), [kind for kind in rules.replace(" ", "").split(",") if kind]
-    try:
-        leniences = [parse_lenience(part) for part in lenience.split(",")]
-    except ValueError as error:
-        raise UserError(f"a lenience {error}", key="--lenience", value=lenience) from None
-    candidate_rules = chosen(candidates(leniences, top), kinds)
+    candidate_rules = chosen(candidates(_leniences(lenience), top), kinds)
     inputs = prediction_input(path, start, stop, policy, drafter, temperature)
     current, earlier = load_policies(inputs, device, path)
     positions = read_positions(inputs.saved.drafts, inputs.saved.prompts, current, earlier, top, inputs.temperature)
-    # Raises if the drafts are not the drafter's, before anything is predicted from them.
-    offset = log_prob_error(positions, inputs.drafter)
+    offset = log_prob_error(positions, inputs.drafter)  # raises if the drafts are not the drafter's
     predictions = predict_savings(inputs.saved, positions, candidate_rules, speed)
     if as_json:
         options = {
@@ -91,6 +85,15 @@ def predict(
         return
     notes = [LEGEND, *_unknown(predictions), _offset_text(offset), ASSUMPTIONS]
     echo("\n\n".join([filled(_inputs_text(inputs)), _table(predictions, speed), *map(filled, notes)]))
+
+
+def _leniences(text: str) -> list[float]:
+    from redraft.config.base import parse_lenience
+
+    try:
+        return [parse_lenience(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"a lenience {error}", key="--lenience", value=text) from None
 
 
 def _throughputs(scoring: float | None, decoding: float | None) -> "Throughputs | None":

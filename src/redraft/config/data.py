@@ -161,7 +161,7 @@ class ProblemSet(Config):
     @classmethod
     def _template_of_the_grader(cls, fields: Any) -> Any:
         """Give listed problems without a template and options the one that their grader needs."""
-        # Before validation: afterwards a template that was given cannot be told from the default.
+        # Before validation: afterwards a template that was given cannot be distinguished from the default.
         data, grading = (fields.get("data"), fields.get("grading")) if isinstance(fields, dict) else (None, None)
         usual = {"choice": LETTER, "instructions": "{problem}"}.get(str(grading))
         if not usual or not isinstance(data, dict) or data.get("kind") not in ("file", "hub"):

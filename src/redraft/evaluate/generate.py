@@ -122,8 +122,7 @@ def generate(
             ]
             for name, benchmark in benchmarks.items()
         }
-        wanted = {name: keys for name, keys in wanted.items() if keys}
-        if not wanted:
+        if not (wanted := {name: keys for name, keys in wanted.items() if keys}):
             continue
         prompts = {name: _prompts(name, benchmarks[name], problems[name], policy) for name in wanted}
         if evaluation.harness == "lm-eval":
