@@ -1,5 +1,6 @@
 """The command: what it prints, and that a mistake is one message with exit code 2 and no traceback."""
 
+import json
 import re
 import sqlite3
 import subprocess
@@ -16,8 +17,11 @@ import yaml
 
 from redraft.cli.app import StageGroup, function_of
 from redraft.config import Experiments
+from redraft.errors import UserError
+from redraft.files import read_json
 from redraft.layout import Layout
 from redraft.ops.workflow import code_hash
+from redraft.result_files import write_own_hash
 from tests.checkout import called
 from tests.finished import CELLS, SECONDS, finish, grade
 
@@ -257,6 +261,15 @@ def test_mlflow_holds_each_run_once_and_as_it_was_graded_last(folder):
     assert tracked(layout) == tracked(layout) == before
     grade(runs[0], 1)
     assert tracked(layout) == [before[0], ("spec_rl/grpo-vanilla/seed0", 30, 0.25)]
+
+
+def test_a_manifest_that_was_edited_is_not_imported(folder):
+    manifest = finish(folder, CELLS[0]) / "manifest.json"
+    write_own_hash(manifest)
+    content = read_json(manifest)
+    manifest.write_text(json.dumps(content | {"seconds": content["seconds"] / 2}))
+    with pytest.raises(UserError, match="differs from the hash in manifest.json.sha256"):
+        tracked(Layout("tiny", folder / "results"))
 
 
 def test_runs_of_all_pages_of_a_search_are_known(folder, monkeypatch):

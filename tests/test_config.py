@@ -440,6 +440,16 @@ WRONG = {
         lambda c: grid_of(c, "lenience")["exclude"][0]["when"].update(reuse=["spek"]),
         ["spek", "vanilla"],
     ),
+    "exclusion of everything": (
+        "spec_rl/cells.yaml",
+        lambda c: grid_of(c, "lenience")["exclude"][0].update(when={}),
+        ["exclude.0.when", "at least 1"],
+    ),
+    "exclusion of no value": (
+        "spec_rl/cells.yaml",
+        lambda c: grid_of(c, "lenience")["exclude"][0]["when"].update(reuse=[]),
+        ["exclude.0.when.reuse", "at least 1"],
+    ),
     "a label that is no name": (
         "spec_rl/cells.yaml",
         lambda c: grid_of(c, "lenience")["axes"]["lenience"].update({"../l3": {}}),

@@ -12,7 +12,7 @@ import pytest
 
 from redraft.config import site
 from redraft.errors import UserError
-from redraft.files import read_json
+from redraft.files import read_json, unfinished
 from redraft.layout import CODE, FROZEN
 from redraft.ops.workflow import freeze
 
@@ -189,7 +189,11 @@ def test_a_copy_that_a_killed_process_left_half_done_is_never_used(root, monkeyp
         patch.setattr(freeze, "content_hash", killed)
         with pytest.raises(KeyboardInterrupt):
             frozen(root)
-    assert list((root / "results/smoke/code").iterdir()) == []
+        assert list((root / "results/smoke/code").iterdir()) == []
+        patch.setattr(freeze.shutil, "rmtree", lambda *_, **__: None)  # after SIGKILL nothing cleans up
+        with pytest.raises(KeyboardInterrupt):
+            frozen(root)
+    assert len(unfinished(root / "results/smoke/code")) == 1, "`redraft recover` finds it"
     assert (frozen(root) / FROZEN).exists()
 
 

@@ -118,6 +118,9 @@ def test_one_gpu_under_the_local_trainer_asks_for_a_share_of_a_node():
         ("/models/Qwen3-32B/", 32e9),
         ("/models/30B/my-finetune", DEFAULT_PARAMETERS),
         ("org/model-v2b1", DEFAULT_PARAMETERS),
+        ("mistralai/Mixtral-8x7B-v0.1", 56e9),  # an upper bound: experts share the attention
+        ("hub/models--Qwen--Qwen3-1.7B/snapshots/ea980cb0a6c2ae4b936e82123acc929f1cec041b", 1.7e9),
+        ("hub/models--org--base/snapshots/0b7a1de5c3a94f31e2b8c7d6f5a4e3d2c1b0a97b", DEFAULT_PARAMETERS),
     ],
 )
 def test_a_checkpoint_s_size_is_in_its_name(path, size):

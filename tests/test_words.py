@@ -48,6 +48,7 @@ def test_a_difference_of_percentages_is_in_points_and_large_numbers_are_millions
     assert words("accuracy:all").of_differences == "mean accuracy (points)"
     assert difference_of("first_epoch:reward", "last_epoch:reward") == "reward (last epoch) minus reward (epoch 1)"
     assert (number(419.1e6), number(0.33333), number(-1.5e6)) == ("419.1 million", "0.3333", "-1.5 million")
+    assert (number(1234.56), number(12345.6), number(999_999.0)) == ("1235", "12,346", "999,999")
 
 
 def test_numbers_have_a_true_minus_and_names_keep_their_hyphens():

@@ -264,8 +264,10 @@ def joined(one: str, sign: str, other: str) -> str:
 
 
 def number(value: float) -> str:
-    """Four significant digits; millions in words."""
-    return f"{value / 1e6:.4g} million" if 1e6 <= abs(value) < math.inf else f"{value:.4g}"
+    """Four significant digits, or all digits before the decimal point; millions in words."""
+    if 1e6 <= abs(value) < math.inf:
+        return f"{value / 1e6:.4g} million"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
 def with_minus(text: str) -> str:

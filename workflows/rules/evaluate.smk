@@ -91,6 +91,8 @@ rule lighteval:
     threads: 1
     resources:
         **INPUTS.resources("lighteval"),
+    params:
+        code=lambda wildcards: code_of("redraft.evaluate.lighteval:grade_again"),
     shell:
         "redraft stage redraft.evaluate.lighteval:grade_again {input.generations:q} {input.grades:q} {output.comparison:q} > {log:q} 2>&1"
 

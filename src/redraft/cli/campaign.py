@@ -48,7 +48,7 @@ def status(
     left_out = statuses.left_out_cells(layout, experiments, grids)
     if as_json:
         notes = [statuses.others_text(others)] if others else []
-        notes += [f"left out: {cell}: does not fit: {reason}" for cell, reason in left_out.items()]
+        notes += statuses.left_out_lines(left_out)
         echo(document("status", {"preset": preset, "grids": grids}, map(asdict, runs), notes))
     else:
         echo(f"{statuses.heading(layout, grids)}\n{statuses.status_text(runs, others, left_out, every=every)}")

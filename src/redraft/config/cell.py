@@ -100,7 +100,7 @@ class Exclusion(Config):
     its combinations are invalid.
     """
 
-    when: dict[str, list[str]]
+    when: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(min_length=1)
     """Axis to labels. A combination is excluded if its label is listed on every axis named here."""
     reason: str = Field(min_length=10)
     """Reason, shown when someone requests such a cell."""

@@ -5,6 +5,7 @@ Numbers without a measurement in docs/slurm.md are bounds that follow from param
 
 import math
 import re
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
@@ -181,7 +182,11 @@ def parameters(model: Model) -> float:
     if isinstance(model, TinyModel):
         attention = 4 * model.hidden_size * model.heads * model.head_dim
         return model.layers * (attention + 3 * model.hidden_size * model.intermediate_size)
-    name = model.name if isinstance(model, GgufModel) else model.path.rstrip("/").rsplit("/", 1)[-1]
+    name = model.name if isinstance(model, GgufModel) else PurePath(model.path).name
+    if not isinstance(model, GgufModel) and PurePath(model.path).parent.name == "snapshots":
+        name = PurePath(model.path).parent.parent.name  # in the hub's cache the last folder is a commit
     # A number and its unit as a whole word: neither the 2.5 of Qwen2.5 nor the 2b of `v2b1` is a size.
-    named = re.search(r"(?<![0-9.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])", name)
-    return float(named[1]) * (1e9 if named[2] in "bB" else 1e6) if named else DEFAULT_PARAMETERS
+    named = re.search(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])", name)
+    if not named:
+        return DEFAULT_PARAMETERS
+    return int(named[1] or 1) * float(named[2]) * (1e9 if named[3] in "bB" else 1e6)

@@ -32,7 +32,7 @@ def freeze(root: Path, preset: str, results: Path = Path("results")) -> Path:
         UserError: if the existing copy was changed.
     """
     folder = Layout(preset, results).code
-    unfinished = folder / f".{os.getpid()}.tmp"
+    unfinished = folder / f".copy.{os.getpid()}.tmp"  # a name that `redraft recover` knows (`files.TEMPORARY`)
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         for path, file in sources(root).items():

@@ -281,11 +281,11 @@ def status_text(
     counts = Counter(run.state for run in runs)
     first = f"{len(runs)} runs: " + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     shown = [run for run in runs if every or run.state not in {"done", "waiting"}]
-    parts = [(first if runs else "0 runs") + (f"\n{others_text(others)}" if others else "")]
+    parts = [(first if runs else "0 runs") + (f"\n{filled(others_text(others))}" if others else "")]
     if shown:
         header = ["run", "state", "step", "owner", "heart-beat"]
         parts.append(table(header, map(_row, shown), left=["state", "owner"], wraps=["owner", "heart-beat"]))
-    parts += [left_out_text(left_out)] if left_out else []
+    parts += ["\n".join(filled(line, "  ") for line in left_out_lines(left_out))] if left_out else []
     parts += [
         "\n".join([f"{run.cell} seed {run.seed}: {run.detail[0]}", *run.detail[1:]]) for run in shown if run.detail
     ]
@@ -297,12 +297,12 @@ def others_text(others: Mapping[str, int]) -> str:
     count = sum(others.values())
     papers = ", ".join(f"{number} of {paper}" for paper, number in sorted(others.items()))
     runs = "finished run" if count == 1 else "finished runs"
-    return filled(f"also {count} {runs} of other cells: {papers} (`redraft list` shows which)")
+    return f"also {count} {runs} of other cells: {papers} (`redraft list` shows which)"
 
 
-def left_out_text(left_out: Mapping[str, str]) -> str:
+def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
     """A line for each cell that a campaign left out."""
-    return "\n".join(filled(f"left out: {cell}: does not fit: {reason}", "  ") for cell, reason in left_out.items())
+    return [f"left out: {cell}: does not fit: {reason}" for cell, reason in left_out.items()]
 
 
 def _row(run: RunStatus) -> list[str]:

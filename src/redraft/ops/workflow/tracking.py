@@ -24,7 +24,16 @@ from redraft.files import sha256, write_json
 from redraft.layout import Layout
 from redraft.messages import echo
 from redraft.ops.workflow.code_hash import code_of
-from redraft.result_files import Hashes, Typed, check_records, check_run, read_scores, read_steps, read_typed
+from redraft.result_files import (
+    Hashes,
+    Typed,
+    check_own_hash,
+    check_records,
+    check_run,
+    read_scores,
+    read_steps,
+    read_typed,
+)
 
 DIGEST = "digest"
 """Tag of a completely imported run, with the digest of its files."""
@@ -140,6 +149,7 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
     tracked = []
     for file in layout.manifests(paper):
         manifest, digest = read_typed(file, MANIFEST), _digest(file.parent)
+        check_own_hash(file, optional=True)  # manifests of earlier versions have none
         name = manifest["run"]
         tracked.append({"run": name, "digest": digest})
         if [run.data.tags.get(DIGEST) for run in known[name]] != [digest]:
