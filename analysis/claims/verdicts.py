@@ -22,6 +22,8 @@ from redraft.config import Claim, Several, Test, Unmeasured
 from redraft.config.claims import cells_of
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
+SIDES = {REPRODUCED: "required side", CONTRADICTED: "other side", INCONCLUSIVE: "not significant"}
+"""Outcome of one comparison of a claim, in words that do not read as the claim's verdict, which is corrected."""
 
 
 @dataclass(frozen=True)
@@ -259,13 +261,13 @@ def _sentence(parts: list[Compared], verdict: str, printed: str) -> str:
     paper = f" (the paper prints {printed})" if printed else ""
     several = len(parts) > 1
     shown = [
-        f"{text}; required: {' and '.join(limits)}" + (f" ({side})" if several else "")
+        f"{text}; required: {' and '.join(limits)}" + (f" ({SIDES[side]})" if several else "")
         for (text, side), limits in texts.items()
     ]
     if not several:
         return shown[0] + paper
     sides = Counter(part.verdict(part.p) for part in parts)
-    held = f"{sides[REPRODUCED]} of {len(parts)} comparisons are significantly on the required side"
+    held = f"without correction, {sides[REPRODUCED]} of {len(parts)} comparisons are significantly on the required side"
     against = f" and {sides[CONTRADICTED]} on the other side" if sides[CONTRADICTED] else ""
     return f"{held}{against}{paper}: {'; '.join(shown)}"
 
