@@ -390,6 +390,40 @@ def test_between_the_ends_and_where_one_side_is_away_from_them_claims_are_decide
     assert judged(nothing, ends)["verdict"] == REPRODUCED, "one of the pairs is enough"
 
 
+def test_a_required_effect_is_no_tolerance_at_the_floor(ends):
+    found = judged(kept(LITTLE, A, expected="above", threshold=2.0), ends)
+    assert found["verdict"] == CONTRADICTED, "1 % against 0 % is not 2 points more"
+    assert "not tested" not in found["evidence"]
+
+
+OF_THREE = [(B, A), (C, A), (D, A)]
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        ratio(C, A, "below", 0.95, "accuracy:all"),
+        kept(C, A),
+        Bound(quantity="accuracy:all", cell=C, expected="above", threshold=1.0),
+        Range(quantity="accuracy:all", cells=[C], low=1.0, high=99.0),
+        Monotone(quantity="accuracy:all", cells=[B, D], expected="falls"),
+        Peak(quantity="accuracy:all", cell=C, others=[D]),
+        Extreme(quantity="accuracy:all", pair=(C, A), others=[(D, A)], relative="ratio", expected="highest"),
+        Pairs(quantity="accuracy:all", pairs=OF_THREE, statistic="mean", expected="above", threshold=-30.0),
+        Fluctuation(quantity="accuracy:all", cell=E, baseline=C),
+        tokens(Correlation, other="accuracy:all", pairs=OF_THREE, threshold=0.4),
+    ],
+)
+def test_equal_values_of_two_seeds_decide_no_kind_of_claim(test, runs):
+    first = runs.scores[runs.scores["seed"] == 0]
+    alike = pd.concat([first, first.assign(seed=1)])
+    two = Runs(*(frame[frame["seed"] < 2] for frame in (runs.runs, runs.steps)), alike)
+    found = judged(test, two)
+    assert (found["verdict"], found["p"], found["p_corrected"]) == (INCONCLUSIVE, None, None), found["evidence"]
+    assert "not tested: both seeds or blocks have the same value" in found["evidence"]
+    assert "without an interval, 2 seeds" in found["evidence"]
+
+
 def several(at_least, *tests):
     return Several(tests=list(tests), at_least=at_least)
 
@@ -488,14 +522,16 @@ def test_what_was_left_out_is_said(runs):
     ranks = Correlation(
         quantity="tokens_decoded",
         other="rollout_seconds",
-        pairs=[(cell, A) for cell in (B, C, D, ABSENT)],
+        pairs=[(B, A), (C, A), (D, A), (C, B), (D, B), (ABSENT, A)],
         relative="ratio",
         expected="above",
         threshold=0.5,
     )
     assert judged(ranks, runs)["evidence"].startswith(
-        "3 of 4 pairs have values: rank correlation, over 3 pairs such as "
+        "5 of 6 pairs have values: rank correlation, over 5 pairs such as "
     )
+    fewer = ranks.model_copy(update={"pairs": [*ranks.pairs[:4], (ABSENT, A), (ABSENT, B)]})
+    assert judged(fewer, runs)["verdict"] == NOT_RUN, "ranks of four pairs agree in three seeds by chance"
     absent = judged(pairs(B, ABSENT, ALSO_ABSENT), runs)["evidence"]
     assert absent == f"missing: {ABSENT}; {ALSO_ABSENT}"
     assert FEWEST == 3

@@ -15,7 +15,7 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import by_seed, noise_by_seed
 from redraft.analysis.data.reported_tables import no_reported
 from redraft.analysis.data.reported_tables import read_reported as read
-from redraft.analysis.data.statistics import corrected, estimate, noise_floor
+from redraft.analysis.data.statistics import Family, corrected, estimate, noise_floor
 from redraft.analysis.data.timing import KINDS, StageTimes, of_reported, reported_speedups
 from redraft.analysis.tables import render, reported_only
 from redraft.analysis.tables.comparison import lines_of, make_table
@@ -254,11 +254,29 @@ def test_p_values_by_hand():
     assert estimate({0: 1.0, 1: 2.0, 2: 3.0}).p_value(0) == pytest.approx(0.0742, abs=1e-4)
     assert estimate({0: 1.0, 1: 2.0, 2: 3.0}).p_value(2) == 1
     assert math.isnan(estimate({0: 1.0}).p_value(0))
-    assert estimate({0: 1.0, 1: 1.0}).p_value(1) == 1
-    assert estimate({0: 1.0, 1: 1.0}).p_value(0) == 0
-    assert estimate({0: 0.1 + 0.2, 1: 0.1 + 0.2}).p_value(0.3) == 1, "equal up to rounding"
-    assert estimate({0: 0.1 + 0.2 - 0.3, 1: 0.0}).p_value(0) == 1
-    assert estimate({0: 0.1 + 0.2, 1: 0.3}).p_value(0.2) == 0
+    assert estimate({0: 1.0, 1: 1.0, 2: 1.0}).p_value(1) == 1
+    assert estimate({0: 1.0, 1: 1.0, 2: 1.0}).p_value(0) == 0
+    assert estimate({0: 0.1 + 0.2, 1: 0.1 + 0.2, 2: 0.1 + 0.2}).p_value(0.3) == 1, "equal up to rounding"
+    assert estimate({0: 0.1 + 0.2 - 0.3, 1: 0.0, 2: 0.0}).p_value(0) == 1
+    assert estimate({0: 0.1 + 0.2, 1: 0.3, 2: 0.3}).p_value(0.2) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "blocks", "log"),
+    [
+        ({0: 0.5, 1: 0.5}, {}, False),
+        ({0: 0.5, 1: 0.5}, {}, True),
+        ({0: 0.1 + 0.2, 1: 0.3}, {}, False),
+        ({0: 0.0, 1: 0.0, 2: math.nan}, {}, False),
+        ({0: 1.0, 1: 2.0, 5: 2.0, 6: 1.0}, {0: 0, 5: 0, 1: 1, 6: 1}, False),
+    ],
+)
+def test_two_equal_seeds_or_blocks_leave_no_variance_to_test(values, blocks, log):
+    found = estimate(values, blocks, log)
+    assert found.is_constant_pair
+    assert math.isnan(found.p_value(0.25))
+    assert math.isnan(found.interval.low)
+    assert len(Family([(values, 0.25, log)], blocks)) == 0
 
 
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=6), st.integers(-50, 50))

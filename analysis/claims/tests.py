@@ -31,6 +31,9 @@ from redraft.config.claims import cells_of
 
 FEWEST = 3
 """Cells or pairs of a claim about several that must have values; those without are named in the evidence."""
+FEWEST_RANKED = 5
+"""Pairs of a rank correlation that must have values: over three, unrelated values have the same coefficient in all of
+three seeds in 8 % of cases, over five in 0.4 %, and equal coefficients leave no variance to test."""
 
 SIDE = {"rises": "above", "falls": "below", "highest": "above", "lowest": "below"}
 """What is asserted of two values to the side of zero on which their difference lies."""
@@ -170,11 +173,7 @@ def _sides(label: str, values: BySeed, test: Compare | Pairs, bound: str) -> lis
     """One part, or two where a value should lie within a distance of the neutral one."""
     neutral, is_ratio = NEUTRAL[test.relative], test.relative in RATIOS
     if test.expected != "within":
-        # A threshold on the other side of “no effect” is a tolerance (at most a point below), met by a value on it. On
-        # the expected side it is an effect, which must be exceeded.
-        tolerance = test.threshold < neutral if test.expected == "above" else test.threshold > neutral
-        tolerance = tolerance and not test.over  # a share, such as that of a step's time, has no such value
-        return [Comparison(label, values, test.expected, test.threshold, tolerance, bound, is_ratio)]
+        return [Comparison(label, values, test.expected, test.threshold, _is_tolerance(test), bound, is_ratio)]
     return [
         # An equivalence test: the interval must lie between both limits, since “not significant” is not “equal”.
         Comparison(label, values, "above", neutral - test.threshold, True, bound, is_ratio),
@@ -191,9 +190,20 @@ def _bound_of_pairs(
     return bound_of([test.quantity, over], sides, margin)
 
 
+def _is_tolerance(test: Compare | Pairs) -> bool:
+    """True if the threshold is on the other side of “no effect” (at most a point below): a value on it is enough.
+
+    On the expected side it is an effect, which must be exceeded.
+    """
+    neutral = NEUTRAL[test.relative]
+    # A share, such as that of a step's time, has no such value.
+    return not test.over and (test.threshold < neutral if test.expected == "above" else test.threshold > neutral)
+
+
 def _margin(test: Compare | Pairs) -> float:
-    """Tolerance of a difference; 0 for a ratio."""
-    return abs(test.threshold) if test.relative == "difference" else 0.0
+    """Tolerance of a difference; 0 if an effect is required, and for a ratio."""
+    tolerates = test.expected == "within" or _is_tolerance(test)
+    return abs(test.threshold) if tolerates and test.relative == "difference" else 0.0
 
 
 def _related(test: Compare | Pairs | Extreme, cell: str, baseline: str) -> str:
@@ -346,7 +356,7 @@ def _correlation(test: Correlation, source: ValueSource) -> ComparisonSet:
     second, also_absent = _by_pair(test.pairs, test.other, None, test.other_relative or test.relative, source)
     pairs = [pair for pair in test.pairs if pair in first and pair in second]
     missing = list(dict.fromkeys([*absent, *also_absent]))
-    if len(pairs) < FEWEST:
+    if len(pairs) < min(FEWEST_RANKED, len(test.pairs)):
         return _unanswerable(test, missing)
     values = {}
     # One coefficient a seed and a test over seeds: the pairs of a seed share its problems and initial policy.

@@ -64,6 +64,11 @@ class Compared:
     p: float
 
     @property
+    def untested(self) -> str:
+        """Reason why the part is not tested: `floor`, `ceiling` or `constant`; empty if it is, or has one block."""
+        return self.part.bound or ("constant" if self.found.is_constant_pair else "")
+
+    @property
     def distance(self) -> float:
         """Distance of the mean from the threshold; 0 if either is not a number."""
         distance = abs(self.found.mean - self.part.threshold)
@@ -186,7 +191,7 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
     # Sides without correction first: the evidence says which verdicts the correction takes back.
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
-    evidence = comparisons.summary + _sentence(parts, before, posed.claim.printed_of_test) + _bounded(comparisons.parts)
+    evidence = comparisons.summary + _sentence(parts, before, posed.claim.printed_of_test) + _untested(parts)
     plotted = {"parts": [_plotted(each) for each in parts]}
     if posed.undecidable:
         evidence = f"{posed.undecidable}; {evidence}"
@@ -203,19 +208,19 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
     return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | plotted
 
 
-def _bounded(parts: Sequence[Comparison]) -> str:
-    """The comparisons that are not tested, with the reasons (`redraft.analysis.data.quantities.bound_of`)."""
+def _untested(parts: Sequence[Compared]) -> str:
+    """The comparisons that are not tested, with the reasons."""
     reasons = {
         "floor": "both sides are 0 in every seed",
         "ceiling": "both sides are the largest possible in every seed",
-        "constant": "the difference is the same in both seeds, which leaves no variance to test",
+        "constant": "both seeds or blocks have the same value, which leaves no variance to test",
     }
     tolerated = ", or no further from it than the claim tolerates"
     shown = [
         reasons[bound]
         + tolerated * (tie and bound != "constant")
         + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
-        for (bound, tie), n in Counter((part.bound, part.tie) for part in parts if part.bound).items()
+        for (bound, tie), n in Counter((each.untested, each.part.tie) for each in parts if each.untested).items()
     ]
     return f"; not tested: {' and '.join(shown)}" if shown else ""
 

@@ -17,7 +17,7 @@ import pandas as pd
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.prompt_frames import in_bin, of_initial, of_prompts, quantities_of_bins
 from redraft.analysis.data.speculation import correlation, plain_positions, token_acceptance, token_acceptance_from
-from redraft.analysis.data.statistics import ROUNDING, noise_floor, paired
+from redraft.analysis.data.statistics import ROUNDING, noise_floor
 from redraft.config.decoding import BLOCK_STARTS
 from redraft.config.quantities import (
     ACCURACY,
@@ -269,9 +269,7 @@ def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], ma
 
     Returns:
         `floor` or `ceiling` if every value of all sides is within the margin of that end, where a difference cannot
-        exceed the margin, whatever was learned: 0 % against 0 % is no agreement. `constant` if two sides differ by the
-        same in both of two seeds: shares of few answers do so by chance in 2 to 7 % of comparisons, and without a
-        variance a t-test would call that certain. With three seeds it is below 0.6 % (docs/metrics.md).
+        exceed the margin, whatever was learned: 0 % against 0 % is no agreement.
     """
     ends = {_largest(quantity) for quantity in quantities}
     values = [value for side in sides for value in side.values()]
@@ -280,12 +278,7 @@ def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], ma
         return ""
     if max(values) <= margin:
         return "floor"
-    if min(values) >= largest - margin:
-        return "ceiling"
-    if len(sides) != 2:
-        return ""
-    differences = list(paired(sides[0], sides[1], "difference").values())
-    return "constant" if len(differences) == 2 and np.ptp(differences) <= ROUNDING * 100 else ""
+    return "ceiling" if min(values) >= largest - margin else ""
 
 
 def numbers(runs: Runs) -> list[str]:

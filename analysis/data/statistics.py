@@ -95,11 +95,21 @@ class Estimate:
 
     @property
     def testable(self) -> bool:
-        """True if there are two blocks or more, none is infinite, and ratios have logarithms or are all equal."""
+        """True if there are two different blocks or more, none is infinite, and ratios are positive or equal."""
         # A ratio of 0 or below has no logarithm, and Student's interval of plain ratios may reach below 0.
         has_scale = not self.log or self.has_logs or np.ptp(self.values) == 0
         # Infinite is a target that a seed never reached: it has no variance.
-        return len(self.units) > 1 and bool(np.isfinite(self.units).all() and has_scale)
+        finite = len(self.units) > 1 and bool(np.isfinite(self.units).all())
+        return finite and bool(has_scale) and not self.is_constant_pair
+
+    @property
+    def is_constant_pair(self) -> bool:
+        """True if there are two blocks with equal means, up to `ROUNDING`.
+
+        A t-test would call such a mean certain, but accuracies and other shares of few answers are equal by chance in 2
+        to 7 % of comparisons. With three blocks it is below 0.6 % (docs/metrics.md).
+        """
+        return len(self.units) == 2 and bool(np.ptp(self.units) <= ROUNDING * max(1.0, *map(abs, self.units)))
 
     @property
     def has_logs(self) -> bool:
@@ -119,8 +129,8 @@ class Estimate:
         """Two-sided one-sample t-test of the blocks' mean against a number, paired if they are paired values.
 
         Returns:
-            NaN with fewer than two blocks; with equal means, which leave no variance to test, 1 or 0. Both are up to
-            `ROUNDING`.
+            NaN unless `testable`; 1 or 0 for three or more equal means, which leave no variance to test. Both are up
+            to `ROUNDING`.
         """
         if not self.testable:
             return math.nan
