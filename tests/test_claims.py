@@ -537,6 +537,32 @@ def test_what_was_left_out_is_said(runs):
     assert FEWEST == 3
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        Trend(
+            quantities=["first_epoch:reward", "last_epoch:reward"],
+            cells=[B, C, ABSENT, ALSO_ABSENT],
+            expected=["rises"],
+        ),
+        Peak(quantity="accuracy:all", cell=C, others=[D, ABSENT, ALSO_ABSENT]),
+        Extreme(
+            quantity="accuracy:all",
+            pair=(C, A),
+            others=[(D, A), (ABSENT, A), (ALSO_ABSENT, A)],
+            relative="difference",
+            expected="highest",
+        ),
+        tokens(Monotone, cells=[A, B, ABSENT, ALSO_ABSENT], expected="falls"),
+        pairs(B, C, ABSENT, ALSO_ABSENT),
+    ],
+)
+def test_a_claim_about_several_cells_needs_three_of_them(test, runs):
+    found = judged(test, runs)
+    assert found["verdict"] == NOT_RUN, found["evidence"]
+    assert f"missing: {ABSENT}; {ALSO_ABSENT}" in found["evidence"]
+
+
 def test_what_only_the_paper_s_scale_can_decide_is_inconclusive_elsewhere_and_outside_the_family(runs):
     absolute = claim(Bound(quantity="kl_max", cell=A, expected="below", threshold=0.1), scale="paper")
     assert judge([absolute], runs, paper_scale=True)[0]["verdict"] == REPRODUCED
@@ -845,7 +871,10 @@ def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
     ("name", "words"),
     [
         ("delayed-competitive", "prints 37.3 for mean accuracy (%), grpo-vanilla, its tables give 34.9, which differs"),
-        ("step-time-reduced", "the paper prints 129–161, its tables give 127.8 to 159.1, which differs"),
+        (
+            "step-time-reduced",
+            "the paper prints 129–161, its tables give 127.8 to 159.1, which differs; what is required holds: ",
+        ),
         ("rollout-dominates", "8b-ppo-vanilla: 0.4855, required: above 0.5 (does not hold)"),
         ("14b-ood-kept", "-3.6, required: at least -1 (does not hold)"),
         ("generation-time-halved-on-average", "1.939, required: above 2 (does not hold)"),

@@ -674,9 +674,7 @@ def test_a_table_of_budgets_says_what_is_spent_and_bought():
 
 def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
     table, cells = made(BUDGETS)
-    assert "By the 95 % interval" not in budget_verdicts(table, cells.reset_index())[0], (
-        "two equal seeds"
-    )
+    assert "By the 95 % interval" not in budget_verdicts(table, cells.reset_index())[0], "two equal seeds"
     cells.loc[("fast", ["tokens_difference", "seconds_difference"]), ["low", "high"]] = (0.5, 2.0)
     cells.loc[("weak", "tokens_difference"), ["low", "high"]] = (-30.0, -4.0)
     cells.loc[("weak", "seconds_difference"), ["low", "high"]] = (-30.0, 4.0)

@@ -134,6 +134,8 @@ def check(claim: Claim, tables: ReportedTables) -> dict[str, str]:
     numbers = [_printed(number, comparisons.parts if answered else [], tables) for number in claim.printed]
     found = [number for number in numbers if number]
     differing = [text for agrees, text in found if not agrees]  # the reason of a verdict comes first
+    if differing and answered and sum(part_holds) >= comparisons.needed:
+        evidence = [f"what is required holds: {evidence[0]}"]
     evidence = differing + evidence + [text for agrees, text in found if agrees]
     if not answered and not found:
         return {"reported_verdict": NOT_IN_TABLES, "reported_evidence": ""}

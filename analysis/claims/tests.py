@@ -307,7 +307,7 @@ def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
 def _peak(test: Peak, source: ValueSource) -> ComparisonSet:
     found, absent = _of_cells(test.quantity, [test.cell, *test.others], source)
     own = found.pop(test.cell, None)
-    if not own or not found:
+    if not own or len(found) + 1 < min(FEWEST, len(test.others) + 1):
         return _unanswerable(test, absent)
     parts = [
         _difference(f"{test.cell} minus {cell}", test.quantity, own, values, "above") for cell, values in found.items()
@@ -320,7 +320,7 @@ def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
     pairs = [test.pair, *test.others]
     found, absent = _by_pair(pairs, test.quantity, test.over, test.relative, source)
     on, own = _on(len(found), len(pairs), "pairs"), found.pop(test.pair, None)
-    if not own or not found:
+    if not own or len(found) + 1 < min(FEWEST, len(pairs)):
         return _unanswerable(test, absent)
     parts = [
         Comparison(
@@ -396,7 +396,10 @@ def _trend(test: Trend, source: ValueSource) -> ComparisonSet:
                     bound=bound_of(test.quantities, (found[later], found[earlier])),
                 )
             )
-    return _all(parts, absent, _on(len(test.cells) - len(absent), len(test.cells), "cells"))
+    measured = len(test.cells) - len(absent)
+    if measured < min(FEWEST, len(test.cells)):
+        return _unanswerable(test, absent)
+    return _all(parts, absent, _on(measured, len(test.cells), "cells"))
 
 
 def _fluctuation(test: Fluctuation, source: ValueSource) -> ComparisonSet:
