@@ -1,5 +1,6 @@
 """Configuration: what is shipped parses, what is wrong is said in one message, identity holds still."""
 
+import itertools
 import json
 import math
 import re
@@ -29,6 +30,7 @@ from redraft.config import (
     HubProblems,
     Preset,
     ProblemFile,
+    Range,
     ReleaseVariant,
     Run,
     TrainerConfig,
@@ -107,6 +109,23 @@ def test_a_cell_that_asks_for_less_than_one_prompt_of_a_preset_is_left_out_and_n
 def every_run(preset):
     experiments = Experiments(ROOT)
     return {cell.name: experiments.run(cell.id, 0, preset) for cell in fitting(experiments, "spec_rl", preset)}
+
+
+def test_a_validator_that_names_a_key_inside_shows_the_value_there():
+    content = {"kind": "range", "quantity": "entropy", "cells": ["a"], "low": 2.0, "high": 1.0}
+    with pytest.raises(UserError, match="must be below high") as error:
+        read.parse(Range, content, "claims.yaml")
+    assert (error.value.key, error.value.value) == ("low", 2.0)
+
+
+def test_aliases_that_expand_to_too_many_values_are_an_error(tmp_path):
+    (tmp_path / "preset.yaml").write_text(
+        "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in itertools.pairwise("abcdefgh"))
+    )
+    with pytest.raises(UserError, match=r"aliases \(\*\) expand to more than [\d,]+ values") as error:
+        read.read_yaml(tmp_path / "preset.yaml")
+    assert error.value.file == tmp_path / "preset.yaml"
 
 
 @pytest.mark.parametrize("preset", PRESETS)

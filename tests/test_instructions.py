@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nltk import sent_tokenize
 
 from redraft.errors import UserError
+from redraft.tasks.instruction_arguments import normalized
 from redraft.tasks.instructions import CheckerError, Instructions, grade_instructions, instructions_of
 from redraft.tasks.sentences import PARAMETERS, sentence_splitter
 from tests.ifeval_responses import answer_of, following, samples
@@ -146,6 +147,13 @@ def test_a_checker_that_fails_says_on_which_prompt_and_why():
 def test_an_answer_that_is_no_list_of_instructions_is_rejected(text, message):
     with pytest.raises(UserError, match=message):
         grade_instructions("p", "response", text)
+
+
+def test_the_error_of_a_missing_column_shows_those_that_are_there():
+    with pytest.raises(UserError, match="does not hold a prompt's instructions") as error:
+        normalized({"key": 1, "kwargs": []})
+    assert error.value.value == "['key', 'kwargs']"
+    assert "instruction_id_list" in str(error.value)
 
 
 def test_all_prompts_can_be_graded_and_every_instruction_can_be_followed_and_not(prompts):
