@@ -69,7 +69,7 @@ def test_of_several_rows_of_a_cell_the_last_one_is_shown(tmp_path):
 
 def test_a_ratio_is_said_as_percent_fewer_with_its_interval_turned_round(tmp_path):
     point = made(tmp_path)
-    assert point.sentence == f"It decodes 69.0{SPACE}% [65.0, 72.0] (paper 67.0{SPACE}%) fewer: reproduced."
+    assert point.sentence == f"It decodes 69.0{SPACE}% [65.0, 72.0] (paper 67.0{SPACE}%) fewer: agrees with the paper."
     assert (point.low, point.high) == (pytest.approx(65), pytest.approx(72))
     assert point.finding == "yes"
 
@@ -90,7 +90,7 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
             "inconclusive with 3 seeds, not significant after correction.",
             "open",
         ),
-        ({"verdict": "opposite direction"}, "contradicted: the paper reports the opposite direction.", "no"),
+        ({"verdict": "opposite direction"}, "the opposite of the paper's direction.", "no"),
         ({"verdict": "differs"}, "differs from the paper.", "no"),
         ({"verdict": "same direction"}, "same direction as in the paper, different size.", "yes"),
         (
@@ -118,7 +118,7 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
             "not judged: runs with equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
-        ({"verdict": "agrees", "uneven": TimingSpread(3, 1.1, 1.64)}, "reproduced.", "yes"),
+        ({"verdict": "agrees", "uneven": TimingSpread(3, 1.1, 1.64)}, "agrees with the paper.", "yes"),
         (
             {
                 "verdict": "not comparable",

@@ -173,7 +173,7 @@ def test_without_a_report_there_is_nothing_to_share_or_to_say(tmp_path):
 
 def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    sentence = "SPEC-RL decodes 69 % [65, 72] (paper 67 %) fewer tokens: reproduced."
+    sentence = "SPEC-RL decodes 69 % (paper 67 %) fewer tokens: agrees with the paper."
     papers = {
         "spec": {
             "method": "SPEC-RL",

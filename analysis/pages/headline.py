@@ -158,10 +158,10 @@ def verdict_words(cell: pd.Series, uneven: TimingSpread | None) -> str:
         effect = f"an effect with {several}; the paper gives no number"
         return effect if cell["p_corrected"] <= LEVEL else open_
     return {
-        AGREES: "reproduced",
+        AGREES: "agrees with the paper",
         "same direction": "same direction as in the paper, different size",
         DIFFERS: "differs from the paper",
-        "opposite direction": "contradicted: the paper reports the opposite direction",
+        "opposite direction": "the opposite of the paper's direction",
         INCONCLUSIVE: open_,
     }.get(verdict, str(verdict))
 
