@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 LOADED = (
     "redraft.analysis.figures.figure_files",
-    "redraft.analysis.stages",
+    "redraft.analysis.pages.case_studies",
+    "redraft.analysis.pages.report_pages",
     "redraft.analysis.tables.files",
     "mlflow.tracking",
     "redraft.cli.app",

@@ -13,6 +13,7 @@ GRADE, DIVERSITY, TABLES = (
     "redraft.evaluate.diversity:measure_run",
     "redraft.analysis.tables.files:write_tables",
 )
+REPORT, CLAIMS = "redraft.analysis.pages.report_pages:report", "redraft.analysis.claims.files:write_claims"
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ def source(tmp_path, monkeypatch):
 def forget():
     code_hash.code_of.cache_clear()
     code_hash._read.cache_clear()
+    code_hash._templates.cache_clear()
 
 
 def hashes():
@@ -68,3 +70,12 @@ def test_docstrings_comments_and_formatting_change_nothing(source):
         first = text.index('"""') + 3
         (source / file).write_text(text[:first] + "Other words. " + text[first:] + "\n\n# a comment\n")
     assert changed(before) == set()
+
+
+def test_an_edited_template_changes_the_hash_of_what_fills_it(source):
+    before = {stage: code_hash.code_of(stage) for stage in (REPORT, TABLES, CLAIMS)}
+    with (source / "analysis/templates/table.css").open("a") as file:
+        file.write("td { color: red }")
+    forget()
+    after = {stage: code_hash.code_of(stage) for stage in before}
+    assert {stage for stage in before if after[stage] != before[stage]} == {REPORT, TABLES}

@@ -176,13 +176,6 @@ ALLOWED = {
         "redraft.cli.terminal",
         "redraft.config",
     },
-    "redraft.analysis.stages": {
-        "redraft.result_files",
-        *BASE,
-        *ROOMS_OF_ANALYSIS,
-        "redraft.analysis.pages",
-        "redraft.config",
-    },
     "redraft.analysis": set(),
 }
 SAMPLERS = {

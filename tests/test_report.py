@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from redraft.analysis import stages
 from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.words import with_minus
@@ -180,14 +179,14 @@ def campaign(tmp_path_factory):
         assert len(extras) == 5
         for file in extras:
             file.rename(folder / file.name)
-        stages.report("tiny", ["spec_rl"])
+        report_pages.report("tiny", ["spec_rl"])
         layout.pages.rename(folder / "without_extras")
         for file in extras:
             (folder / file.name).rename(file)
         write_with_hash(layout.cases("spec_rl").with_suffix(".json"), CASES)
-        stages.cases("tiny", "spec_rl")
+        case_studies.write_cases("tiny", "spec_rl")
         record_left_out(layout, {LEFT_OUT: "too large"})
-        stages.report("tiny", ["spec_rl"])
+        report_pages.report("tiny", ["spec_rl"])
     return folder
 
 

@@ -33,7 +33,7 @@ NAMES = {"hydra": "hydra-core", "markdown_it": "markdown-it-py", "transfer_queue
 LIMITS = {"": 80, "[report]": 620}
 """Megabytes of an environment, without pip and setuptools."""
 STAGES = {
-    "redraft.analysis.stages:collect_runs": "collected/{}",
+    "redraft.analysis.data.collect:collect_runs": "collected/{}",
     "redraft.analysis.measuring:measure": "collected/{}",
     "redraft.analysis.tables.files:write_tables": "tables/{}",
     "redraft.analysis.figures.figure_files:write_figures": "figures/{}",
@@ -395,7 +395,7 @@ def test_an_environment_from_an_index_is_small_and_does_what_it_says(extra, whee
     ]
     for made in ("collected", "tables", "figures", "claims", "report"):
         shutil.rmtree(results / made)
-    for function, *chosen in (*stages, ("redraft.analysis.stages:report", *papers)):
+    for function, *chosen in (*stages, ("redraft.analysis.pages.report_pages:report", *papers)):
         result = called(command, "stage", function, "smoke", *chosen, folder=copy)
         assert result.returncode == 0, (function, chosen, result.stderr)
     assert {name: (results / name).read_bytes() for name in before} == before

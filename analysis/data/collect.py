@@ -190,6 +190,12 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     return Runs(pd.DataFrame(runs), timed, pd.DataFrame(scores))
 
 
+def collect_runs(preset: str, paper: str) -> None:
+    """Gather all finished runs of a paper into files (rule `collect`)."""
+    layout = Layout(preset)
+    collect(layout, paper, Experiments()).save(layout.collected(paper))
+
+
 def _manifests(layout: Layout, paper: str, experiments: Experiments) -> list[tuple[str, Path]]:
     """Manifests of the finished runs of a paper, and of the cells that its own start from, by the names of cells."""
     found = [(file.parents[1].name, file) for file in layout.manifests(paper)]

@@ -3,6 +3,23 @@
 from typing import Any
 
 from redraft.analysis.tables.render import TEMPLATES
+from redraft.config import Experiments
+from redraft.errors import UserError
+from redraft.files import write_atomically
+from redraft.layout import Layout
+from redraft.result_files import OBJECT, read_with_hash, write_with_hash
+
+
+def write_cases(preset: str, paper: str) -> None:
+    """Write the case studies that were chosen from a run, as HTML and Markdown (rule `cases`)."""
+    experiments = Experiments()
+    declared = experiments.figures(paper).cases
+    if not declared:
+        raise UserError("this paper has no case studies", file=experiments.path(paper, "figures.yaml"), key="cases")
+    stem = Layout(preset).cases(paper)
+    content = read_with_hash(stem.with_suffix(".json"), OBJECT, "run", "cases")
+    write_with_hash(stem.with_suffix(".html"), html(content, declared.numbers, paper))
+    write_atomically(stem.with_suffix(".md"), markdown(content, declared.numbers))
 
 
 def html(content: dict[str, Any], numbers: list[int], paper: str) -> str:

@@ -36,6 +36,11 @@ def _machine(manifest: Mapping[str, Any]) -> str:
     return f"{machine['processor']}, {machine['cores']} cores{decoding}"
 
 
+def report(preset: str, papers: list[str]) -> None:
+    """Write the pages that a person opens (rule `report`)."""
+    write_report(Layout(preset), papers, Experiments())
+
+
 def write_report(layout: Layout, papers: list[str], experiments: Experiments) -> None:
     """Write all pages: `report.html`, which redirects to the first of them, and the folder `report/`.
 

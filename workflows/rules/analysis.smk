@@ -46,8 +46,9 @@ rule collect:
         LOGS / "{paper}/collect.log",
     params:
         preset=PRESET.name,
+        code=lambda wildcards: code_of("redraft.analysis.data.collect:collect_runs"),
     shell:
-        "redraft stage redraft.analysis.stages:collect_runs {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+        "redraft stage redraft.analysis.data.collect:collect_runs {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
 # Tables, figures, claims and `redraft compare` read these measurements and measure nothing themselves.
@@ -123,6 +124,7 @@ rule choose_cases:
         LOGS / "{paper}/choose_cases.log",
     params:
         folder=subpath(input.manifest, parent=True),
+        code=lambda wildcards: code_of("redraft.evaluate.cases:cases"),
     shell:
         "redraft stage redraft.evaluate.cases:cases {params.folder:q} {output:q} > {log:q} 2>&1"
 
@@ -138,8 +140,9 @@ rule cases:
     params:
         preset=PRESET.name,
         content=lambda wildcards: DECLARED.content(wildcards.paper, "cases"),
+        code=lambda wildcards: code_of("redraft.analysis.pages.case_studies:write_cases"),
     shell:
-        "redraft stage redraft.analysis.stages:cases {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+        "redraft stage redraft.analysis.pages.case_studies:write_cases {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
 rule claims:
@@ -174,8 +177,9 @@ rule report:
         preset=PRESET.name,
         papers=lambda wildcards: papers(),
         left_out=lambda wildcards: PLAN.unfitting,
+        code=lambda wildcards: code_of("redraft.analysis.pages.report_pages:report"),
     shell:
-        "redraft stage redraft.analysis.stages:report {params.preset:q} {params.papers:q} > {log:q} 2>&1"
+        "redraft stage redraft.analysis.pages.report_pages:report {params.preset:q} {params.papers:q} > {log:q} 2>&1"
 
 
 rule track:

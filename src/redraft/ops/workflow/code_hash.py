@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from redraft.config.identity import fingerprint
+from redraft.files import sha256
 
 LEFT_OUT = (
     "redraft.cli",
@@ -23,6 +24,8 @@ LEFT_OUT = (
 """Modules that read declarations, find files and lock GPUs. What they read is in other params and in fingerprints, and
 nearly every stage imports them: with them in the hash, any edit would run all rules again."""
 ROOT = Path(__file__).parents[3]
+TEMPLATES = "redraft.analysis.FOLDER"
+"""What modules that fill templates import; their hash includes all templates, styles and scripts."""
 
 
 @cache
@@ -39,15 +42,25 @@ def code_of(stage: str) -> str:
     while pending:
         name = pending.pop()
         codes[name], imports = _read(name)
-        pending |= {other for other in imports - codes.keys() if not _within(other, LEFT_OUT)}
+        if TEMPLATES in imports:
+            codes[TEMPLATES] = _templates()
+        modules = {other for other in imports if _within(other, ("redraft",)) and _file(other).is_file()}
+        pending |= {other for other in modules - codes.keys() if not _within(other, LEFT_OUT)}
     return fingerprint(codes)
 
 
 @cache
+def _templates() -> str:
+    folder = ROOT / "redraft" / "analysis"
+    files = [file for part in ("templates", "vendor") for file in (folder / part).rglob("*") if file.is_file()]
+    return fingerprint({file.relative_to(folder).as_posix(): sha256(file) for file in sorted(files)})
+
+
+@cache
 def _read(module: str) -> tuple[str, frozenset[str]]:
-    """A module's code without docstrings, and the modules of this package that it imports."""
+    """A module's code without docstrings, and names that it imports: modules, and values with their modules."""
     tree = ast.parse(_file(module).read_bytes())
-    imports = frozenset(name for name in _imports(tree) if _within(name, ("redraft",)) and _file(name).is_file())
+    imports = frozenset(_imports(tree))  # as a side effect without docstrings
     return ast.dump(tree), imports
 
 
@@ -58,7 +71,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
-            # The name may be a module or a value; `_read` keeps those that have a file.
+            # The name may be a module or a value; `code_of` follows those that have a file.
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [
