@@ -938,6 +938,20 @@ def test_every_printed_number_is_in_its_quotation_or_is_what_the_note_makes_of_i
             assert printed.number.removesuffix(".0") in where, item.id
 
 
+def test_notes_state_limits_as_their_tests_have_them():
+    """Whether a value on the limit is enough."""
+    inclusive, strict = re.compile("at least|at most|within"), re.compile("more than|less than|above|below")
+    read = 0
+    for claim in (claim for paper in EXPERIMENTS.papers for claim in EXPERIMENTS.claims(paper).claims):
+        if note := re.search("(?:Required:|we require) (.*?)[.;](?: |$)", claim.note):
+            limit = re.search(": (at least|at most|above|below) -?[0-9.]", requirement(claim.test))[1]
+            same, other = (inclusive, strict) if limit.startswith("at") else (strict, inclusive)
+            assert same.search(note[1]), (claim.id, note[1], limit)
+            assert not other.search(note[1]), (claim.id, note[1], limit)
+            read += 1
+    assert read > 40
+
+
 def test_a_claim_without_runs_states_its_requirement():
     found = {claim.id: requirement(claim.test) for claim in CLAIMS}
     assert all(
