@@ -856,6 +856,32 @@ def test_made_up_tables_support_a_claim_or_do_not(little, test, printed, expecte
     assert found["reported_verdict"] == expected, found["reported_evidence"]
 
 
+@pytest.mark.parametrize(
+    ("values", "printed", "rounds"),
+    [
+        ([2.25, 3.64], {"number": "2.3–3.6"}, True),
+        ([2.3, 3.64], {"number": "2.3–3.6"}, True),
+        ([2.05, 3.6], {"number": "2.3–3.6", "tolerance": 0.3}, False),
+        ([2.26, 3.64], {"number": "2.3–3.6", "tolerance": 0.3}, True),
+        ([2.25, 2.4], {"number": "2.3–3.6"}, False),
+        ([2.3, 3.6], {"number": "2.3–3.6"}, False),  # as printed
+        ([0.475, 0.266], {"number": "52–73", "fewer": True}, True),
+        ([0.495, 0.27], {"number": "52–73", "fewer": True, "tolerance": 2}, False),
+    ],
+)
+def test_only_what_rounds_to_a_range_is_said_to(little, monkeypatch, values, printed, rounds):
+    cells = [f"cell-{i}" for i in range(len(values))]
+    test = Pairs(
+        quantity="tokens_decoded", pairs=[(c, A) for c in cells], relative="ratio", expected="above", threshold=0.1
+    )
+    found = {A: {0: 1.0}} | {cell: {0: value} for cell, value in zip(cells, values, strict=True)}
+    monkeypatch.setattr(ReportedValues, "values", lambda _, quantity, cell: found[cell])
+    monkeypatch.setattr(ReportedTables, "row", lambda *_: {})
+    checked = check(claim(test, printed=[printed]), little)
+    assert checked["reported_verdict"] == SUPPORTED, checked["reported_evidence"]
+    assert ("which rounds to" in checked["reported_evidence"]) == rounds
+
+
 def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
     assert by_id("average-speedup")["reported_verdict"] == SUPPORTED
     assert "the paper prints 2.31, its tables give 2.313" in by_id("average-speedup")["reported_evidence"]
