@@ -2,7 +2,7 @@
 
 import math
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pandas as pd
@@ -1016,6 +1016,42 @@ def test_a_printed_number_says_how_finely_it_is_rounded():
         Printed(number="1", cell=A)
     with pytest.raises(ValidationError):
         Printed(number="about 2")
+
+
+DIFFERENCE = {"quantity": "tokens_decoded", "cell": C, "baseline": A, "expected": "below", "threshold": -5.0}
+RATIO = DIFFERENCE | {"relative": "ratio", "threshold": 0.5}
+OWN = {"quantity": "tokens_decoded", "cell": C, "baseline": A}
+
+
+@pytest.mark.parametrize(
+    ("test", "own", "accepted"),
+    [
+        ({"kind": "compare", **RATIO}, {}, True),
+        ({"kind": "compare", **DIFFERENCE}, {}, False),
+        ({"kind": "compare", **DIFFERENCE}, OWN, True),
+        ({"kind": "several", "tests": [RATIO, RATIO | {"threshold": 0.4}], "at_least": 1}, {}, True),
+        ({"kind": "several", "tests": [RATIO, DIFFERENCE], "at_least": 1}, {}, False),
+        ({"kind": "bound", "quantity": "reuse_share", "cell": C, "expected": "below", "threshold": 0.5}, {}, False),
+        (
+            {"kind": "extreme", "quantity": "tokens_decoded", "pair": (C, A), "others": [(B, A)], "expected": "lowest"},
+            {},
+            False,  # it compares differences of ratios
+        ),
+    ],
+)
+def test_a_percentage_below_the_baseline_needs_a_test_of_ratios(test, own, accepted):
+    fields = {
+        "id": "a",
+        "quotation": "q",
+        "section": "1",
+        "test": test,
+        "printed": [{"number": "66", "fewer": True} | own],
+    }
+    with nullcontext() if accepted else pytest.raises(ValidationError, match="compares none") as error:
+        Claim(**fields)
+    if not accepted:
+        assert error.value.error_count() == 1
+        assert error.value.errors()[0]["ctx"]["at"] == ("printed", 0, "fewer")
 
 
 def test_columns_of_a_quantity_have_its_unit():
