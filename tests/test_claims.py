@@ -2,7 +2,7 @@
 
 import math
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pandas as pd
@@ -856,6 +856,32 @@ def test_made_up_tables_support_a_claim_or_do_not(little, test, printed, expecte
     assert found["reported_verdict"] == expected, found["reported_evidence"]
 
 
+@pytest.mark.parametrize(
+    ("values", "printed", "rounds"),
+    [
+        ([2.25, 3.64], {"number": "2.3–3.6"}, True),
+        ([2.3, 3.64], {"number": "2.3–3.6"}, True),
+        ([2.05, 3.6], {"number": "2.3–3.6", "tolerance": 0.3}, False),
+        ([2.26, 3.64], {"number": "2.3–3.6", "tolerance": 0.3}, True),
+        ([2.25, 2.4], {"number": "2.3–3.6"}, False),
+        ([2.3, 3.6], {"number": "2.3–3.6"}, False),  # as printed
+        ([0.475, 0.266], {"number": "52–73", "fewer": True}, True),
+        ([0.495, 0.27], {"number": "52–73", "fewer": True, "tolerance": 2}, False),
+    ],
+)
+def test_only_what_rounds_to_a_range_is_said_to(little, monkeypatch, values, printed, rounds):
+    cells = [f"cell-{i}" for i in range(len(values))]
+    test = Pairs(
+        quantity="tokens_decoded", pairs=[(c, A) for c in cells], relative="ratio", expected="above", threshold=0.1
+    )
+    found = {A: {0: 1.0}} | {cell: {0: value} for cell, value in zip(cells, values, strict=True)}
+    monkeypatch.setattr(ReportedValues, "values", lambda _, quantity, cell: found[cell])
+    monkeypatch.setattr(ReportedTables, "row", lambda *_: {})
+    checked = check(claim(test, printed=[printed]), little)
+    assert checked["reported_verdict"] == SUPPORTED, checked["reported_evidence"]
+    assert ("which rounds to" in checked["reported_evidence"]) == rounds
+
+
 def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
     assert by_id("average-speedup")["reported_verdict"] == SUPPORTED
     assert "the paper prints 2.31, its tables give 2.313" in by_id("average-speedup")["reported_evidence"]
@@ -938,6 +964,20 @@ def test_every_printed_number_is_in_its_quotation_or_is_what_the_note_makes_of_i
             assert printed.number.removesuffix(".0") in where, item.id
 
 
+def test_notes_state_limits_as_their_tests_have_them():
+    """Whether a value on the limit is enough."""
+    inclusive, strict = re.compile("at least|at most|within"), re.compile("more than|less than|above|below")
+    read = 0
+    for claim in (claim for paper in EXPERIMENTS.papers for claim in EXPERIMENTS.claims(paper).claims):
+        if note := re.search("(?:Required:|we require) (.*?)[.;](?: |$)", claim.note):
+            limit = re.search(": (at least|at most|above|below) -?[0-9.]", requirement(claim.test))[1]
+            same, other = (inclusive, strict) if limit.startswith("at") else (strict, inclusive)
+            assert same.search(note[1]), (claim.id, note[1], limit)
+            assert not other.search(note[1]), (claim.id, note[1], limit)
+            read += 1
+    assert read > 40
+
+
 def test_a_claim_without_runs_states_its_requirement():
     found = {claim.id: requirement(claim.test) for claim in CLAIMS}
     assert all(
@@ -976,6 +1016,42 @@ def test_a_printed_number_says_how_finely_it_is_rounded():
         Printed(number="1", cell=A)
     with pytest.raises(ValidationError):
         Printed(number="about 2")
+
+
+DIFFERENCE = {"quantity": "tokens_decoded", "cell": C, "baseline": A, "expected": "below", "threshold": -5.0}
+RATIO = DIFFERENCE | {"relative": "ratio", "threshold": 0.5}
+OWN = {"quantity": "tokens_decoded", "cell": C, "baseline": A}
+
+
+@pytest.mark.parametrize(
+    ("test", "own", "accepted"),
+    [
+        ({"kind": "compare", **RATIO}, {}, True),
+        ({"kind": "compare", **DIFFERENCE}, {}, False),
+        ({"kind": "compare", **DIFFERENCE}, OWN, True),
+        ({"kind": "several", "tests": [RATIO, RATIO | {"threshold": 0.4}], "at_least": 1}, {}, True),
+        ({"kind": "several", "tests": [RATIO, DIFFERENCE], "at_least": 1}, {}, False),
+        ({"kind": "bound", "quantity": "reuse_share", "cell": C, "expected": "below", "threshold": 0.5}, {}, False),
+        (
+            {"kind": "extreme", "quantity": "tokens_decoded", "pair": (C, A), "others": [(B, A)], "expected": "lowest"},
+            {},
+            False,  # it compares differences of ratios
+        ),
+    ],
+)
+def test_a_percentage_below_the_baseline_needs_a_test_of_ratios(test, own, accepted):
+    fields = {
+        "id": "a",
+        "quotation": "q",
+        "section": "1",
+        "test": test,
+        "printed": [{"number": "66", "fewer": True} | own],
+    }
+    with nullcontext() if accepted else pytest.raises(ValidationError, match="compares none") as error:
+        Claim(**fields)
+    if not accepted:
+        assert error.value.error_count() == 1
+        assert error.value.errors()[0]["ctx"]["at"] == ("printed", 0, "fewer")
 
 
 def test_columns_of_a_quantity_have_its_unit():

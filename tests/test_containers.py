@@ -109,6 +109,21 @@ def test_a_preset_with_gpus_gives_them_to_its_containers(arguments, passed):
     assert settings.apptainer_args == passed
 
 
+@pytest.mark.parametrize(("folder_name", "image"), [("a checkout", "x.sif"), ("checkout", "an x.sif")])
+def test_blanks_in_the_whole_path_of_an_image_are_rejected(tmp_path, monkeypatch, folder_name, image):
+    """Snakemake's error would be of a path that nobody wrote, since a relative file becomes an absolute one."""
+    folder = tmp_path / folder_name
+    folder.mkdir()
+    (folder / image).touch()
+    (tmp_path / "plain.sif").symlink_to(folder / image)
+    monkeypatch.chdir(folder)
+    settings = DeploymentSettings(deployment_method={DeploymentMethod.APPTAINER})
+    for given in (image, str(tmp_path / "plain.sif")):
+        with pytest.raises(UserError, match="no blanks") as error:
+            image_of(SimpleNamespace(deployment_settings=settings), given, PAPER)
+        assert str(folder / image) in str(error.value)
+
+
 @pytest.mark.parametrize(("image", "nodes", "accepted"), [("x.sif", 2, False), ("x.sif", 1, True), (None, 2, True)])
 def test_a_run_over_several_nodes_starts_in_no_container(image, nodes, accepted):
     job = SimpleNamespace(container_img_url=image, resources={"nodes": nodes}, wildcards=SimpleNamespace(cell="32b"))

@@ -191,8 +191,9 @@ def test_extras_are_left_out_unless_asked_for(experiments, costs, tmp_path):
     assert not any(int(part.split()[1]) > 100 for part in cost.parts(experiments, "spec_rl", extras=False))
 
 
-def line(cell, hours):
-    return cost.CellCost(cell, 2, hours, None if hours is None else hours * 16, None, None, None, "")
+def line(cell, hours, devices=8):
+    total = None if hours is None else hours * 2 * devices
+    return cost.CellCost(cell, 2, devices, hours, total, None, None, None, "")
 
 
 def test_a_shared_cell_is_added_once_and_cells_of_no_table_come_last():
@@ -250,12 +251,44 @@ def test_a_cell_is_costed_for_all_seeds_that_it_is_run_with(experiments, tmp_pat
     assert found == {cell.name: 3 if cell.name in pair else 1 for cell in cells}
 
 
-def test_wall_hours_follow_from_how_many_runs_fit_but_not_below_the_longest(experiments):
-    preset, lines = experiments.preset("paper"), [line("a", 1.0), line("b", 5.0), line("c", None)]
-    assert cost.wall_hours(lines, preset, 8) == 12.0
-    assert cost.wall_hours(lines, preset, 23) == 6.0
-    assert cost.wall_hours(lines, preset, 800) == 5.0
-    assert cost.wall_hours(lines, preset, 7) is None
+def test_wall_hours_follow_from_how_many_runs_fit_but_not_below_the_longest():
+    lines = [line("a", 1.0), line("b", 5.0), line("c", None)]
+    assert cost.wall_hours(lines, 8) == 12.0
+    assert cost.wall_hours(lines, 23) == 6.0
+    assert cost.wall_hours(lines, 800) == 5.0
+    assert cost.wall_hours(lines, 7) is None
+    assert cost.wall_hours([line("c", None)], 8) == cost.wall_hours([], 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("available", "hours"),
+    [
+        (8, None),  # the large runs do not fit
+        (16, 12.0),  # 2 runs of 16 GPUs, 5 hours each, and 2 of 8, side by side, 2 hours each
+        (24, 10.0),  # only one of the large runs at once; the small ones on the remaining 8 GPUs
+        (40, 5.0),
+    ],
+)
+def test_wall_hours_are_of_each_cell_s_own_devices(experiments, available, hours):
+    lines = [line("small", 2.0), line("large", 5.0, devices=16)]
+    assert cost.wall_hours(lines, available) == hours
+    text = text_of(lines, [], experiments.preset("paper"), available)
+    if hours is None:
+        assert "on 8 GPUs 2 of 4 runs cannot start: a run takes 8 to 16" in text
+    else:
+        assert f"at least {hours:.1f} wall hours on {available} GPUs, 8 to 16 a run" in text
+
+
+def test_a_run_on_several_nodes_costs_the_gpus_of_all(experiments, tmp_path):
+    cell, preset, layout = experiments.cell("ar3po/32b-dapo"), experiments.preset("paper"), Layout("paper", tmp_path)
+    (estimated,) = cost.costs_of([cell], experiments, preset, layout, timed=36_000.0)
+    assert (estimated.devices, estimated.hours, estimated.runs) == (16, 10.0, SEEDS)
+    assert estimated.device_hours == 10.0 * 16 * SEEDS
+    assert cost.wall_hours([estimated], 8) is None
+    assert cost.wall_hours([estimated] * 4, 16) == 10.0 * 4 * SEEDS
+    finished(experiments, layout, "ar3po/32b-dapo", 0, hours=10.0, stored=10_000)
+    (measured,) = cost.costs_of([cell], experiments, preset, layout)
+    assert measured.device_hours == estimated.device_hours, "measured hours cost as many GPU-hours"
 
 
 @pytest.mark.parametrize(("name", "devices"), [("paper", 8), ("tiny", 1)])

@@ -349,11 +349,17 @@ def test_a_compute_node_is_checked_with_one_gpu_also_of_a_type_with_a_hyphen(mon
 
     monkeypatch.setattr("redraft.cli.doctor.subprocess.run", srun)
     paper = Experiments(ROOT).preset("paper")
-    for model in ("a100-sxm4-80gb", "a100"):
-        _submitted("paper", Site(gpu_model=model).resources("train", paper))
+    sites = [
+        Site(gpu_model="a100-sxm4-80gb"),
+        Site(gpu_model="a100"),
+        Site(options=["--gpus-per-node=8", "--exclusive"]),
+    ]
+    for site in sites:
+        _submitted("paper", site.resources("train", paper))
     assert "--gpus-per-node=a100-sxm4-80gb:1" in calls[0]
     assert "--gres=gpu:a100:1" in calls[1]
-    assert not any(option.endswith(":8") for call in calls for option in call)
+    assert {"--gpus-per-node=1", "--exclusive"} <= set(calls[2]), "an option of the site without a type"
+    assert not any(option.endswith(("=8", ":8")) or option.startswith(":") for call in calls for option in call)
 
 
 def test_a_job_without_a_report_is_one_error(capsys, monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from redraft.config.model import PretrainedModel
 from redraft.config.trainer import VerlEngine
 from redraft.errors import UserError
 from redraft.ops.sizing import gpu_memory as sizing
-from redraft.ops.sizing.gpu_memory import GIB, alternatives, check_fits, gpu_memory
+from redraft.ops.sizing.gpu_memory import GIB, alternatives, check_fits, gpu_memory, memory_fault
 from redraft.ops.sizing.learner_time import learner_seconds
 from redraft.ops.sizing.shapes import SHAPES, parameters_of, shape_of
 from redraft.train.verl.config import check, compose
@@ -200,6 +201,29 @@ def test_heads_are_split_evenly_and_those_of_keys_are_copied():
     two, four = (memory("speed_rl/numina-rloo", tensor_parallel=n) for n in (2, 4))
     tokens_of_a_replica = [m.cached_tokens / m.replicas * 28 * 2 * 2 * 128 for m in (two, four)]
     assert tokens_of_a_replica == pytest.approx([m.vllm["keys and values"] / (2 / 2) for m in (two, four)])
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "parallel", "words"),
+    [
+        (40, 8, 5, "tensor_parallel 5 does not divide its 8 heads of keys and values"),
+        (28, 4, 7, "tensor_parallel 7 is no multiple of its 4 heads of keys and values"),
+        (12, 2, 3, "tensor_parallel 3 is no multiple of its 2 heads of keys and values"),
+        (24, 8, 3, "tensor_parallel 3 does not divide its 8 heads of keys and values"),
+        (28, 4, 8, "tensor_parallel 8 does not divide its 28 heads"),
+        (64, 8, 8, None),
+        (32, 8, 16, None),
+        (40, 8, 4, None),
+        (12, 2, 1, None),
+    ],
+)
+def test_heads_of_keys_are_split_or_copied_evenly(monkeypatch, heads, kv_heads, parallel, words):
+    """The assertions of vLLM's attention (model_executor/models/qwen2.py)."""
+    run = run_of("speed_rl/7b-dapo17k-rloo", tensor_parallel=parallel, gpus=parallel)
+    monkeypatch.setitem(SHAPES, run.model.path, replace(shape_of(run.model), heads=heads, kv_heads=kv_heads))
+    fault = memory_fault(run)
+    assert ("heads" in fault) == (words is not None)
+    assert (words or "") in fault
 
 
 def test_the_policy_of_the_actor_leaves_the_critic_where_it_is():

@@ -117,6 +117,8 @@ ALLOWED = {
         "redraft.train.run_folder",
     },
     "redraft.lab.selfspec": {
+        "redraft.config.base",
+        "redraft.config.decoding",
         "redraft.engines.torch",
         "redraft.errors",
         "redraft.files",

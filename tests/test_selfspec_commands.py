@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.self_speculation import CONFIGURATIONS
 from redraft.cli.app import main
+from redraft.errors import UserError
 from redraft.lab.selfspec.command_results import SimulationOptions, simulation
 from redraft.lab.selfspec.simulate import (
     Acceptance,
@@ -166,6 +167,27 @@ def test_parts_in_which_nothing_began_take_the_acceptance_of_others(folder):
     assert (found.alpha, found.starts) == (pytest.approx((0.5, 1.0, 0.0)), (0.0, 128.0, 512.0))
 
 
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"draft_length": 10**400}, ["line 1, draft_length", "less than or equal to 64"]),
+        (
+            {"proposed_from": {"9" * 5000: 40.0}, "kept_from": {"9" * 5000: 30.0}},
+            ["line 1, proposed_from.9", "pattern"],
+        ),
+        (
+            {"proposed_from": {"0": 40.0, "00": 20.0}, "kept_from": {"0": 30.0, "00": 1.0}},
+            ["proposed_from.00", "pattern"],
+        ),
+    ],
+)
+def test_positions_and_draft_lengths_of_records_have_limits_and_one_spelling(folder, change, parts):
+    record = {"step": 0, "draft_length": 5, "proposed_from": {"0": 40.0}, "kept_from": {"0": 30.0}}
+    with pytest.raises(UserError) as error:
+        measured_acceptance(write_records(folder, [record | change]))
+    assert all(part in str(error.value) for part in parts), str(error.value)
+
+
 def write_records(folder, records):
     file = folder / "steps.jsonl"
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -233,6 +255,8 @@ MISTAKES = {
     "no draft": ((*SIMULATE, "--gamma", "0"), ["--gamma", "5,7,9,11"]),
     "a falling ladder": ((*SIMULATE, "--gamma", "7,5"), ["--gamma", "ascending"]),
     "half a draft": ((*SIMULATE, "--gamma", "2.5"), ["--gamma", "2.5"]),
+    "a draft without end": ((*SIMULATE, "--gamma", "9" * 5000), ["--gamma", "1 to 64"]),
+    "a draft longer than any run has": ((*SIMULATE, "--gamma", "7,65"), ["--gamma", "1 to 64"]),
     "a ladder by position": ((*SIMULATE, "--gamma", "5,7", "--alpha", "0:0.9,9:0.8"), ["one acceptance for all"]),
     "a last acceptance without a ladder": ((*SIMULATE, "--last-alpha", "0.9"), ["--last-alpha", "several", "--gamma"]),
     "a last acceptance above 1": ((*SIMULATE, "--gamma", "5,7", "--last-alpha", "2"), ["--last-alpha", "0 to 1"]),

@@ -230,6 +230,10 @@ def test_records_without_a_trace_raise(tmp_path):
         ({"block_efficiency": 6.5}, ["line 2", "from 1 to draft_length + 1"]),
         ({"passes": [[8, 0, 10]]}, ["lacks a field", "line 2, passes.0.3"]),
         ({"passes": [["8", 0, 10, 5.0, 14.0]]}, ["wrong type", "line 2, passes.0.0"]),
+        ({"draft_length": 10**400}, ["line 2, draft_length", "less than or equal to 64"]),
+        ({"passes": [[8, 0, 10**400, 5.0, 14.0]]}, ["line 2, passes.0.2", "less than or equal to 1048576"]),
+        ({"passes": [[8, 65, 10, 5.0, 14.0]]}, ["line 2, passes.0.1", "less than or equal to 64"]),
+        ({"passes": [[10**30, 0, 10, 5.0, 14.0]]}, ["line 2, passes.0.0", "less than or equal to 1048576"]),
     ],
 )
 def test_records_without_what_belongs_to_passes_raise(change, parts, tmp_path):

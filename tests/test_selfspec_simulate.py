@@ -246,6 +246,8 @@ def test_lengths_from_a_file(tmp_path):
         ("5\n1.5\n", "line 2"),
         ("0\n", "line 1"),
         ("-3", "line 1"),
+        ("5\n1048577\n", "line 2"),
+        ("9" * 5000, "line 1"),
     ],
 )
 def test_a_file_that_is_no_lengths_is_an_error(content, message, tmp_path):

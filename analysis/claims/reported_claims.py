@@ -201,14 +201,18 @@ def _printed(printed: Printed, parts: list[Comparison], tables: ReportedTables) 
     digits = max(4, len(re.sub(r"\D", "", printed.number.partition("–")[2] or printed.number)))
     given = " to ".join(f"{value:.{digits}g}{unit}" for value in sorted(set(in_unit)))
     text = f"the paper prints {printed.number}{unit}{_what(printed)}, its tables give {given}"
+    if not agrees:
+        return False, f"{text}, which differs"
+    return True, f"{text}, which rounds to {printed.number}{unit}" if _rounds(printed, values) else text
+
+
+def _rounds(printed: Printed, values: Sequence[float]) -> bool:
+    """Whether values that a printed range does not enclose have both its ends when they are rounded as printed."""
+    # Half a unit of the last digit, also where a wider tolerance is declared.
+    low, high, half = printed.model_copy(update={"tolerance": None}).limits
+    half += ROUNDING * max(abs(low), abs(high), 1.0)
     enclosed = low <= min(values) and max(values) <= high
-    return agrees, text + (
-        ", which differs"
-        if not agrees
-        else f", which rounds to {printed.number}{unit}"
-        if low < high and not enclosed
-        else ""
-    )
+    return low < high and not enclosed and max(abs(min(values) - low), abs(max(values) - high)) <= half
 
 
 def _what(printed: Printed) -> str:

@@ -28,8 +28,9 @@ class CellCost:
     Attributes:
         cell: name.
         runs: number of seeds.
+        devices: GPUs or cores of one run as it is configured, on all its nodes.
         hours: wall hours of one run.
-        device_hours: GPU- or core-hours of all runs.
+        device_hours: GPU- or core-hours of all runs: of `devices`, or of those that finished runs had.
         policies: bytes of all kept policies.
         rollouts: bytes of all saved rollouts, before compression.
         drafts: bytes of one run's draft store, in memory and in a checkpoint.
@@ -41,6 +42,7 @@ class CellCost:
 
     cell: str
     runs: int
+    devices: int
     hours: float | None
     device_hours: float | None
     policies: float | None
@@ -141,21 +143,24 @@ def _cell_cost(
     runs = [experiments.run_of(cell, seed, preset.name) for seed in experiments.seeds(cell, preset)]
     storage, count = estimates.storage(cell, runs[0], len(runs)), len(runs)
     fresh = runs[0].trainer.fresh_samples / runs[0].trainer.group_size
-    if measured := [m for run in runs if (m := _measured(run, cell, layout, preset)) is not None]:
+    needed = devices(runs[0].engine)
+    if measured := [m for run in runs if (m := _measured(run, cell, layout)) is not None]:
         source = f"measured ({len(measured)} of {count} runs)"
         hours, device_hours, stored = (sum(values) / len(measured) for values in zip(*measured, strict=True))
-        return CellCost(cell.name, count, hours, device_hours * count, *storage, source, stored * count, source, fresh)
+        total, stored = device_hours * count, stored * count
+        return CellCost(cell.name, count, needed, hours, total, *storage, source, stored, source, fresh)
     estimated, source = estimates.hours(cell, runs[0])
     timed, timed_source = elsewhere
     # Only where the paper gives no hours: another machine's mean knows nothing of the cell.
     if estimated is None and timed is not None:
         estimated, source = timed / 3600, timed_source
-    total = None if estimated is None else estimated * devices(preset) * count
+    total = None if estimated is None else estimated * needed * count
     policies, rollouts, drafts = storage
     if policies is None or rollouts is None or drafts is None:
-        return CellCost(cell.name, count, estimated, total, *storage, source, fresh_share=fresh)
+        return CellCost(cell.name, count, needed, estimated, total, *storage, source, fresh_share=fresh)
     left = policies + rollouts + drafts * CHECKPOINTS * count  # each of the last checkpoints contains a draft store
-    return CellCost(cell.name, count, estimated, total, *storage, source, left, "parameters and token counts", fresh)
+    counted = "parameters and token counts"
+    return CellCost(cell.name, count, needed, estimated, total, *storage, source, left, counted, fresh)
 
 
 def training_line(cell_ids: Sequence[str], experiments: Experiments, preset: Preset, layout: Layout) -> str:
@@ -176,7 +181,7 @@ def unit(preset: Preset) -> str:
     return "GPU-hours" if preset.engine.gpus else "core-hours"
 
 
-def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> tuple[float, float, int] | None:
+def _measured(run: Run, cell: Cell, layout: Layout) -> tuple[float, float, int] | None:
     """Wall hours, GPU- or core-hours, and bytes of a finished run of this configuration; None if there is none."""
     folder = layout.run(cell.id, run.seed)
     if not (folder / "manifest.json").exists():
@@ -186,8 +191,8 @@ def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> tuple[flo
     if manifest["fingerprint"] != run_fingerprint(run):
         return None
     engine = manifest.get("configuration", {}).get("engine", {})
-    gpus = engine.get("gpus", 0) * engine.get("nodes", 1)  # `gpus` is per node
-    run_devices = gpus or (engine.get("threads") if engine else None) or devices(preset)
+    # Both are per node, as in `devices`. A manifest without an engine had that of the run.
+    run_devices = (engine.get("gpus") or engine.get("threads", 0)) * engine.get("nodes", 1) or devices(run.engine)
     stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     hours = manifest["seconds"] / 3600
     return hours, hours * run_devices, stored
@@ -239,13 +244,20 @@ def total(costs: Iterable[CellCost]) -> float | None:
     return sum(known) if known or not hours else None
 
 
-def wall_hours(costs: list[CellCost], preset: Preset, available: int) -> float | None:
-    """Wall hours of all runs with known hours on `available` GPUs (or cores), at least that of the longest run.
+def wall_hours(costs: list[CellCost], available: int) -> float | None:
+    """Lower bound of the wall hours of all runs with known hours on `available` GPUs (or cores).
 
     None if one run needs more devices.
     """
-    if not (together := available // devices(preset)):
+    if any(cost.devices > available for cost in costs):
         return None
-    # No schedule is shorter than its longest run.
-    runs = [cost.hours for cost in costs if cost.hours is not None for _ in range(cost.runs)]
-    return max([sum(runs) / together, *runs], default=0.0)
+    known = [(cost.devices, cost.hours, cost.runs) for cost in costs if cost.hours is not None]
+    if not known:
+        return 0.0
+    # No schedule is shorter than its longest run, nor than device-hours over devices.
+    bounds = [hours for _, hours, _ in known]
+    bounds.append(sum(size * hours * runs for size, hours, runs in known) / available)
+    # Runs of one size or a larger one: only so many are side by side, and the remaining devices do not help them.
+    for least in {size for size, _, _ in known}:
+        bounds.append(sum(hours * runs for size, hours, runs in known if size >= least) / (available // least))
+    return max(bounds)

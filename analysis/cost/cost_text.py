@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from redraft.analysis.cost.campaign_cost import CellCost, PartCost, total, unit, wall_hours
-from redraft.analysis.cost.hour_estimates import devices
 from redraft.cli.terminal import filled, table
 from redraft.config import Preset
 
@@ -146,17 +145,21 @@ def ending(costs: list[CellCost], preset: Preset, available: int, hardware: str 
 def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
     name = counted(available, "GPU" if preset.engine.gpus else "core")
     known = [c for c in costs if c.device_hours is not None]
-    hours, wall, each = total(costs), wall_hours(costs, preset, available), devices(preset)
     if not known:
         return [f"no hours are known: {counted(len(costs), 'cell')}, none with a finished run"]
+    hours, wall = total(costs), wall_hours(costs, available)
     unknown = f"; {len(costs) - len(known)} of {len(costs)} cells unknown" if len(known) < len(costs) else ""
     stored = [c.stored for c in costs if c.stored is not None]
     days = f" ({wall / 24:,.1f} days)" if wall and wall >= 24 else ""
-    lasting = (
-        f"on {name} none of these runs can start: each takes {each}"
-        if wall is None
-        else f"at least {_number(wall)} wall hours{days} on {name}, {each} a run"
-    )
+    sizes = sorted({c.devices for c in costs})
+    each = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
+    too_large = [c for c in costs if c.devices > available]
+    lasting = f"at least {_number(wall or 0.0)} wall hours{days} on {name}, {each} a run"
+    if len(too_large) == len(costs):
+        lasting = f"on {name} none of these runs can start: each takes {each}"
+    elif too_large:
+        number, all_runs = sum(c.runs for c in too_large), sum(c.runs for c in costs)
+        lasting = f"on {name} {number} of {all_runs} runs cannot start: a run takes {each}"
     without = f"; {len(costs) - len(stored)} of {len(costs)} cells unknown" if len(stored) < len(costs) else ""
     sum_of_hours = f"{hours:,.0f}" if hours and hours >= 10 else _number(hours or 0.0)
     return [

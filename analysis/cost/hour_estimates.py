@@ -12,6 +12,7 @@ from redraft.analysis.data.reported_tables import ReportedTable, match_of, read_
 from redraft.config import (
     Cell,
     CostRules,
+    Engine,
     Experiments,
     Preset,
     PretrainedModel,
@@ -41,9 +42,10 @@ Values = Mapping[str, float]
 Storage = tuple[float | None, float | None, float | None]
 
 
-def devices(preset: Preset) -> int:
-    """Number of GPUs of one run, or of cores if it uses no GPU."""
-    return preset.engine.gpus or preset.engine.threads
+def devices(engine: Engine) -> int:
+    """Number of GPUs of one run on all its nodes, or of cores if it uses no GPU."""
+    # Both are per node.
+    return (engine.gpus or engine.threads) * engine.nodes
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,11 @@ class Estimates:
         return cls(preset, _Rules(preset, spec, stated, spec.cost, spec.times, tables))
 
     def hours(self, cell: Cell, run: Run) -> tuple[float | None, str]:
-        """Wall hours of one run and the name of the rule; None if the tables have no basis for an estimate."""
+        """Wall hours of one run and the name of the rule; None if the tables have no basis for an estimate.
+
+        They are wall hours on the paper's GPUs (`CostRules.hardware`), and nothing scales them to an engine with
+        another number of GPUs. GPU-hours are these hours times the GPUs of the run's own engine.
+        """
         # The paper's seconds are of its models on its GPUs.
         if not self.preset.paper_scale or not (rules := self.rules):
             return None, UNKNOWN

@@ -64,7 +64,7 @@ def cost(
         typer.Argument(help="reproduction, extras, a paper, a grid or paper/cell; reproduction if empty."),
     ] = None,
     preset: Preset = DEFAULT_PRESET,
-    gpus: Annotated[int, typer.Option(help="Available GPUs (or cores); 0 for those of one run.")] = 0,
+    gpus: Annotated[int, typer.Option(help="Available GPUs (or cores); 0 for those of the largest run.")] = 0,
     extras: Annotated[bool, typer.Option(help="Include the grids beyond the paper.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Also write all rows to this file.")] = None,
     memory: Annotated[
@@ -101,7 +101,8 @@ def cost(
         lines = costs.costs_of(tested, experiments, settings, layout, *prior)
         parts = costs.part_costs(lines, costs.parts(experiments, name, "extras" in requested))
         rules = vocabulary.cost if (vocabulary := experiments.reported(name)) else None
-        ending = cost_text.ending(lines, settings, gpus or costs.devices(settings), rules.hardware if rules else None)
+        available = gpus or max((line.devices for line in lines), default=0)
+        ending = cost_text.ending(lines, settings, available, rules.hardware if rules else None)
         texts.append(f"{name}\n\n{cost_text.tables(lines, parts, settings, wide=wide)}\n\n{ending}")
         notes += [f"{name}: {line}" for line in ending.splitlines() if line]
         # Tables of papers have the same columns; the file has all of them.

@@ -90,9 +90,11 @@ def _submitted(preset: str, resources: dict[str, int | str]) -> list[dict[str, A
     # A short, small job, which starts soon also on a full cluster.
     command = ["srun", "--nodes=1", "--ntasks=1", f"--time={SUBMITTED_MINUTES}", "--mem=4G", "--quiet"]
     command += [f"--{option}={resources[name]}" for name, option in options.items() if name in resources]
-    # GPUs of a type with a hyphen are such an option (`Site.resources`), with the number of the whole stage.
-    extra = str(resources.get("slurm_extra", "")).split()
-    command += [f"{o.rpartition(':')[0]}:1" if o.startswith(GPUS_PER_NODE) else o for o in extra]
+    for option in str(resources.get("slurm_extra", "")).split():
+        # GPUs of a type with a hyphen are such an option (`Site.resources`), with the number of the whole stage; the
+        # site's own options may have one without a type.
+        kind, colon, _ = option.removeprefix(GPUS_PER_NODE).rpartition(":")
+        command.append(f"{GPUS_PER_NODE}{kind}{colon}1" if option.startswith(GPUS_PER_NODE) else option)
     if gres := str(resources.get("gres", "")):
         command.append(f"--gres={gres.rpartition(':')[0]}:1")
     command += [sys.executable, "-m", "redraft", "doctor", "--preset", preset, "--json"]

@@ -378,6 +378,16 @@ def cells_of(test: Test) -> list[str]:
     return list(dict.fromkeys(cells))
 
 
+def _compares_ratios(test: Test) -> bool:
+    """True if the values that a test compares with its thresholds are ratios."""
+    match test:
+        case Compare(relative=relative) | Pairs(relative=relative):
+            return relative == "ratio"
+        case Several(tests=tests):
+            return all(each.relative == "ratio" for each in tests)
+    return False
+
+
 class Printed(Config):
     """A number as printed in the quotation. It is compared with the paper's own tables, never with a run."""
 
@@ -396,7 +406,8 @@ class Printed(Config):
     relative: Literal["ratio", "speedup", "difference"] = "ratio"
     """Relation to the baseline."""
     fewer: bool = False
-    """The number is a percentage below the baseline: 66 is the ratio 0.34."""
+    """The number is a percentage below the baseline: 66 is the ratio 0.34. Without a `cell` the test must compare
+    ratios."""
     ends: bool = False
     """The ends of a range must equal the lowest and the highest value; otherwise they only must enclose all values."""
 
@@ -462,6 +473,15 @@ class Claim(Config):
     """Limits of the test, or the reason for its threshold."""
     weak: str = ""
     """Reason why the verdict has little value, if so: true by construction, or true of all methods."""
+
+    @model_validator(mode="after")
+    def _fewer_of_ratios(self) -> "Claim":
+        for i, printed in enumerate(self.printed):
+            if printed.fewer and not printed.cell and not _compares_ratios(self.test):
+                message = f"a percentage below the baseline is a ratio, and this test ({self.test.kind}) compares none"
+                allowed = "`relative: ratio` in the test, or the number's own quantity, cell and baseline"
+                raise invalid(message, allowed, ("printed", i, "fewer"))
+        return self
 
     @property
     def printed_of_test(self) -> str:

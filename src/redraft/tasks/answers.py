@@ -26,6 +26,15 @@ _FONTS = 4
 """Largest number of nested commands of fonts around a letter."""
 _BLANK = re.compile(r"\\[,;:! ]|\\q?quad(?![A-Za-z])|~")
 _CHOICE = re.compile(rf"\(([{LETTERS}])\)[.:]?(?:\s.*)?|([{LETTERS}])(?:[.):](?:\s.*)?)?", re.S)
+_JOIN = r"(?:[,;/&]|(?:[,;]\s*)?\b(?i:or|and|nor)\b)"
+"""What joins the labels of several options."""
+_LABELS = re.compile(rf"(?:\s*{_JOIN}\s*\(?[{LETTERS}]\)?)+\.?")
+"""Nothing but further labels, such as `, B or C`. A bare letter is no label in other texts: `(C) points A and B`."""
+_LABEL = re.compile(rf"(?:^|\d\s|{_JOIN})\s*\(([{LETTERS}])\)(?![-\w(])")
+"""A further label at the start of a text, after a number or after a join; not the `(E)` of `(C) energy (E)` or of
+`(C) (E)-but-2-ene`."""
+_ABOUT_OPTIONS = re.compile(r"\s*(?i:both|all|either|neither|none|only|options?|statements?)\b")
+"""Start of an option's text that is about other options: `(D) Both (A) and (B)`."""
 
 
 class Outcome(StrEnum):
@@ -91,7 +100,7 @@ def letter(content: str) -> str | None:
     """The letter of an option in the content of a box, or None.
 
     Accepted are C, (C), C., C: and `C) some text`, also in bold or as LaTeX text. Not accepted are the first letter of
-    a word, several letters joined by words or commas, small letters and written-out options.
+    a word, small letters, written-out options, and the labels of several options, with or without their texts.
     """
     content = _BLANK.sub(" ", plain(content)).strip().strip("$").strip()
     for _ in range(_FONTS):
@@ -100,7 +109,20 @@ def letter(content: str) -> str | None:
             break
         content = (inner + content[font.end() + len(inner) + 1 :]).strip().strip("$").strip()
     match = _CHOICE.fullmatch(content)
-    return match and (match[1] or match[2])
+    if not match or not match.lastindex:
+        return None
+    found = match[match.lastindex]
+    others = _labels(content[match.end(match.lastindex) :].lstrip(".:)"))
+    return found if others <= {found} else None
+
+
+def _labels(text: str) -> set[str]:
+    """Letters of options that are named in the text after a label; empty if it is the text of an option."""
+    # Fonts change nothing. The blank is in place of a command, so that `5\textbf{(B)}` is no product.
+    text = re.sub("[{}$]", "", _FONT.sub(" ", text))
+    if _LABELS.fullmatch(text):
+        return set(re.findall(rf"\b[{LETTERS}]\b", text))
+    return set() if _ABOUT_OPTIONS.match(text) else set(_LABEL.findall(text))
 
 
 def grade_choice(text: str, answer: str) -> GradedAnswer:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from redraft.config.decoding import LONGEST_DRAFT
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.lab.selfspec.fit import Fit, fit, ranges_of_device, ranges_of_sweep
@@ -173,16 +174,18 @@ def _in_random_order(lengths: np.ndarray, engines: int) -> np.ndarray:
 
 
 def _gammas(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
+    parts = [part.strip() for part in text.split(",")]
+    # Digits first: Python converts no number of thousands of them.
+    gammas = [int(part) for part in parts if part.isdecimal() and len(part) <= 9]
     # Ascending, distinct and above 0 in one comparison.
-    if not all(part.strip().isdecimal() for part in parts) or sorted({0, *map(int, parts)}) != [0, *map(int, parts)]:
+    if len(gammas) < len(parts) or sorted({0, *gammas}) != [0, *gammas] or gammas[-1] > LONGEST_DRAFT:
         raise UserError(
             "invalid draft lengths",
             key="--gamma",
             value=text,
-            allowed="a number such as 7, or ascending ones for a ladder such as 5,7,9,11",
+            allowed=f"1 to {LONGEST_DRAFT}, such as 7, or ascending ones for a ladder such as 5,7,9,11",
         )
-    return tuple(map(int, parts))
+    return tuple(gammas)
 
 
 def _acceptance(text: str) -> Acceptance:

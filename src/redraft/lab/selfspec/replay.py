@@ -11,23 +11,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import FiniteFloat, NonNegativeInt, PositiveInt, Strict, TypeAdapter, model_validator
+from pydantic import Field, FiniteFloat, Strict, TypeAdapter, model_validator
 
+from redraft.config.base import MOST_ROWS, MOST_TOKENS
+from redraft.config.decoding import LONGEST_DRAFT
 from redraft.errors import UserError
 from redraft.result_files import Typed, check_record, read_steps
 from redraft.selfspec.controller import Control, Stretch, passes_of
 from redraft.selfspec.roofline import block_efficiency, token_acceptance
 
+RecordedStretch = tuple[
+    Annotated[int, Field(ge=1, le=MOST_ROWS)],
+    Annotated[int, Field(ge=0, le=LONGEST_DRAFT)],
+    Annotated[int, Field(ge=1, le=MOST_TOKENS)],
+    FiniteFloat,
+    FiniteFloat,
+]
+"""The fields of `Stretch`. Nothing could compute with larger numbers of passes, each of which has a length."""
+
 
 class TraceFields(Typed):
     """Types of the fields of a step's record that a replay computes with."""
 
-    draft_length: PositiveInt
+    draft_length: Annotated[int, Field(ge=1, le=LONGEST_DRAFT)]
     block_efficiency: FiniteFloat | None
     # JSON has lists only, which strict types reject as tuples.
-    passes: list[
-        Annotated[tuple[PositiveInt, NonNegativeInt, PositiveInt, FiniteFloat, FiniteFloat], Strict(strict=False)]
-    ]
+    passes: list[Annotated[RecordedStretch, Strict(strict=False)]]
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, StringConstraints, TypeAdapter, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, StringConstraints, TypeAdapter, model_validator
 
+from redraft.config.base import MOST_TOKENS
+from redraft.config.decoding import LONGEST_DRAFT
 from redraft.errors import UserError
 from redraft.result_files import Typed, check_record, read_steps
 from redraft.selfspec.calibration import Calibration
@@ -81,7 +83,7 @@ def read_lengths(file: Path) -> np.ndarray:
     """Lengths from a file with one whole number per line; float64 (n,).
 
     Raises:
-        UserError: if the file is missing or empty, or a line is not a positive whole number.
+        UserError: if the file is missing or empty, or a line is not a whole number from 1 to `MOST_TOKENS`.
     """
     try:
         # At any white space, also the carriage returns of other systems.
@@ -91,8 +93,10 @@ def read_lengths(file: Path) -> np.ndarray:
             "this file of lengths cannot be read", file=file, allowed=f"one whole number per line; or {WANTED}"
         ) from None
     for number, line in enumerate(lines, start=1):
-        if not line.isdecimal() or int(line) < 1:
-            raise UserError("invalid length", file=file, key=f"line {number}", value=line, allowed="1 or more")
+        # Digits first: Python converts no number of thousands of them.
+        if not line.isdecimal() or len(line) > 9 or not 1 <= int(line) <= MOST_TOKENS:
+            allowed = f"1 to {MOST_TOKENS}"
+            raise UserError("invalid length", file=file, key=f"line {number}", value=line, allowed=allowed)
     if not lines:
         raise UserError("this file has no lengths", file=file, allowed="one whole number per line")
     return np.array(lines, dtype=float)
@@ -142,8 +146,9 @@ class Acceptance:
 class BlockCounts(Typed):
     """Types of the fields of a step's record that have the blocks of speculation by position."""
 
-    draft_length: PositiveInt
-    proposed_from: dict[Annotated[str, StringConstraints(pattern=r"^\d+$")], PositiveFloat]
+    draft_length: Annotated[int, Field(ge=1, le=LONGEST_DRAFT)]
+    # One spelling of each position, since two keys of one position would be two ranges.
+    proposed_from: dict[Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")], PositiveFloat]
     kept_from: dict[str, NonNegativeFloat]
 
     @model_validator(mode="after")

@@ -240,8 +240,15 @@ def memory_fault(run: Run, accepts: Callable[[VerlEngine], bool] = lambda _: Tru
 
 def _heads_fault(engine: VerlEngine, shape: ModelConstants) -> list[str]:
     """Message if the heads of attention cannot be split; vLLM would say so only when the job runs."""
-    parallel = engine.tensor_parallel
-    return [f"tensor_parallel {parallel} does not divide its {shape.heads} heads"] if shape.heads % parallel else []
+    parallel, kv_heads = engine.tensor_parallel, shape.kv_heads
+    if shape.heads % parallel:
+        return [f"tensor_parallel {parallel} does not divide its {shape.heads} heads"]
+    # vLLM's models (qwen2.py and others) assert `total_num_kv_heads % tp_size == 0` or, if there are fewer of these
+    # heads than GPUs, which then have copies, `tp_size % total_num_kv_heads == 0`.
+    if max(kv_heads, parallel) % min(kv_heads, parallel):
+        verb = "does not divide" if parallel < kv_heads else "is no multiple of"
+        return [f"tensor_parallel {parallel} {verb} its {kv_heads} heads of keys and values"]
+    return []
 
 
 def fitting_text(run: Run, accepts: Callable[[VerlEngine], bool]) -> str:

@@ -23,7 +23,7 @@ def image_of(workflow: Any, image: str, preset: Preset) -> str | None:
     Jobs at a preset with GPUs get `ON_GPUS`.
 
     Raises:
-        UserError: for an image without `OPTION`, the reverse, or a missing file.
+        UserError: for an image without `OPTION`, the reverse, a missing file, or blanks in the path or URL.
     """
     settings = workflow.deployment_settings
     if any(argument.startswith("--lint") for argument in sys.argv):  # it runs nothing and demands an image
@@ -44,15 +44,16 @@ def image_of(workflow: Any, image: str, preset: Preset) -> str | None:
         )
     if preset.engine.gpus and ON_GPUS not in settings.apptainer_args.split():
         settings.apptainer_args = f"{settings.apptainer_args} {ON_GPUS}".strip()
-    if any(character.isspace() for character in image):  # Snakemake's error would not name the key
-        raise UserError(
-            "Snakemake accepts no blanks in the name of an image", file="--config", key="container", value=image
-        )
-    if "://" in image:
-        return image
-    if not Path(image).exists():
+    is_file = "://" not in image
+    if is_file and not Path(image).exists():
         raise UserError("no such image", file="--config", key="container", value=image)
-    return str(Path(image).resolve())
+    found = str(Path(image).resolve()) if is_file else image
+    # The whole path, also of a relative file. Snakemake's error would not name the key.
+    if any(character.isspace() for character in found):
+        raise UserError(
+            "Snakemake accepts no blanks in the name of an image", file="--config", key="container", value=found
+        )
+    return found
 
 
 def check_nodes(workflow: Any) -> None:
