@@ -67,6 +67,24 @@ def test_jobs_beside_snakemake_are_no_more_at_once_than_its_cores(finished):
     assert most == 1
 
 
+def test_light_jobs_share_a_submission_in_groups(finished, cluster, campaign):
+    """All grades and diversities of a finished campaign again, in one job of Slurm."""
+    results = campaign.folder / "results"
+    shutil.copytree(finished[0].folder / "results", results, dirs_exist_ok=True)
+    graded = sorted(results.rglob("scores.json"))
+    scores = {file: file.read_bytes() for file in graded}
+    for file in graded:
+        file.unlink()
+    listed = ("squeue", "--noheader", "--states=all", "--format=%i")
+    before = set(cluster.ask(*listed).split())
+    groups = ("--groups", "grade=grading", "diversity=grading", "--group-components=grading=20")
+    code, text = campaign.call("reproduction", *groups)
+    assert code == 0, text[-3000:]
+    assert {file: file.read_bytes() for file in graded} == scores
+    assert len(graded) > 1
+    assert len(set(cluster.ask(*listed).split()) - before) == 1, text
+
+
 def test_what_could_never_start_is_refused_with_the_keys_to_set_before_anything_is_submitted(campaign, cluster):
     before = cluster.jobs()
     campaign.site(stages={"train": {"runtime": "2h", "cpus": 9}, "grade": {"partition": "grande"}})
