@@ -515,6 +515,13 @@ def test_the_evidence_counts_the_sides_and_the_farthest_comparison_comes_first(r
     assert single.startswith(f"ratio of decoded tokens, {B} / {A}: 0.5"), "one comparison needs no count"
 
 
+def test_the_evidence_has_the_number_that_the_paper_prints_of_the_test(runs):
+    found = judged(ratio(B, A, "below", 1.0), runs, printed=[Printed(number="0.45")])
+    assert found["evidence"].endswith("required: below 1 (the paper prints 0.45)")
+    several = judged(pairs(B, C, D, expected="below", threshold=1.0), runs, printed=[Printed(number="0.45")])
+    assert "on the required side (the paper prints 0.45): ratio of" in several["evidence"]
+
+
 def test_what_was_left_out_is_said(runs):
     assert judged(pairs(B, C, D, ABSENT), runs)["evidence"].startswith("3 of 4 pairs have values: ")
     partly = judged(tokens(Monotone, cells=[A, B, ABSENT, D], expected="falls"), runs)
