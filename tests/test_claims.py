@@ -30,7 +30,9 @@ from redraft.analysis.claims.verdicts import (
 )
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
+from redraft.analysis.data.power import blocks_needed, detectable
 from redraft.analysis.data.quantities import RUN_QUANTITIES, by_seed
+from redraft.analysis.data.statistics import Family, estimate
 from redraft.config import (
     Bound,
     Claim,
@@ -520,6 +522,36 @@ def test_the_evidence_has_the_number_that_the_paper_prints_of_the_test(runs):
     assert found["evidence"].endswith("required: below 1 (the paper prints 0.45)")
     several = judged(pairs(B, C, D, expected="below", threshold=1.0), runs, printed=[Printed(number="0.45")])
     assert "on the required side (the paper prints 0.45): ratio of" in several["evidence"]
+
+
+def test_a_verdict_has_the_power_of_each_comparison_and_names_the_one_that_decides(runs):
+    test = pairs(B, C, D, expected="below", threshold=1.0)
+    estimates = [estimate(p.values, log=True) for p in comparison_set(test, RunValues(Measuring(runs))).parts]
+    level = Family((p.values, 1.0, True) for p in comparison_set(test, RunValues(Measuring(runs))).parts).level
+    found = judged(test, runs)
+    for part, whole in zip(found["parts"], estimates, strict=True):
+        assert part["power"]["effect"] == pytest.approx(detectable(whole, level).effect)
+        assert part["power"]["needed"] == blocks_needed(whole, 1.0, level)
+        assert (part["power"]["units"], part["power"]["is_ratio"]) == (3, True)
+    p_values = [each.p_value(1.0) for each in estimates]
+    assert found["deciding"] == p_values.index(max(p_values)), "all must hold"
+    assert found["why"] == ""
+
+
+def test_an_inconclusive_claim_says_what_it_lacks(runs, ends):
+    noisy = Runs(
+        runs.runs,
+        runs.steps,
+        runs.scores.assign(
+            correct=runs.scores["correct"] + 9 * (runs.scores["seed"] == 1) * (runs.scores["cell"] == C)
+        ),
+    )
+    assert judged(kept(C, A, threshold=9.0), noisy)["why"] == "seeds"
+    assert judged(kept(EMPTY, A), ends)["why"] == "ends"
+    paper_only = Bound(quantity="kl_max", cell=A, expected="below", threshold=0.1)
+    assert judged(paper_only, runs, paper_scale=False, scale="paper")["why"] == "scale"
+    assert judged(ratio(B, A, "below", 1.0), runs)["why"] == ""
+    assert judged(ratio(ABSENT, A, "below", 1.0), runs)["why"] == ""
 
 
 def test_what_was_left_out_is_said(runs):

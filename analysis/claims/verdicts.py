@@ -7,13 +7,14 @@ Beside it, and labelled apart, is whether the paper's own tables support the cla
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.tests import BySeed, Comparison, ComparisonSet, comparison_set
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
+from redraft.analysis.data.power import blocks_needed, detectable
 from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Family, estimate
 from redraft.analysis.data.timing import is_timed, timed_unevenly
@@ -22,6 +23,13 @@ from redraft.config import Claim, Several, Test, Unmeasured
 from redraft.config.claims import cells_of
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
+REASONS = {
+    "seeds": "too few seeds",
+    "times": "times uneven",
+    "ends": "at an end of the scale",
+    "scale": "not decidable at this scale",
+}
+"""Why a claim with runs is inconclusive."""
 SIDES = {REPRODUCED: "required side", CONTRADICTED: "other side", INCONCLUSIVE: "not significant"}
 """Outcome of one comparison of a claim, in words that do not read as the claim's verdict, which is corrected."""
 
@@ -89,12 +97,12 @@ class ClaimOnRuns:
 
     Attributes:
         comparisons: its question, with values.
-        undecidable: why these runs cannot decide it; None if they can.
+        undecidable: why these runs cannot decide it, as one of `REASONS` and in words; None if they can.
     """
 
     claim: Claim
     comparisons: ComparisonSet
-    undecidable: str | None
+    undecidable: tuple[str, str] | None
 
     @property
     def counts(self) -> bool:
@@ -151,14 +159,15 @@ def judge(
     ]
 
 
-def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
+def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> tuple[str, str] | None:
     """Why a claim cannot be decided from these runs; None if it can."""
     if isinstance(claim.test, Unmeasured):
-        return f"not measured here: {claim.test.because}"
+        return "scale", f"not measured here: {claim.test.because}"
     if claim.scale == "paper" and not paper_scale:
-        return "only runs at the paper's scale can decide this"
+        return "scale", "only runs at the paper's scale can decide this"
     if any(map(is_timed, quantities_of(claim.test))) and (uneven := timed_unevenly(runs)):
-        return f"times cannot be compared: equal work took up to {uneven.largest:.2f} times as long in another run"
+        uneven_text = f"equal work took up to {uneven.largest:.2f} times as long in another run"
+        return "times", f"times cannot be compared: {uneven_text}"
     return None
 
 
@@ -175,14 +184,15 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
     """Verdict, evidence and p-values of one claim; `manifests` has those of each cell with runs."""
     comparisons = posed.comparisons
     if not comparisons.answerable:
-        unmeasured = posed.undecidable if isinstance(posed.claim.test, Unmeasured) else None
+        unmeasured = posed.undecidable[1] if posed.undecidable and isinstance(posed.claim.test, Unmeasured) else None
         # Apart, since more runs help the first kind only.
         without_runs = [cell for cell in comparisons.absent if cell not in manifests]
         without_value = [cell for cell in comparisons.absent if cell in manifests]
         missing = f"missing: {'; '.join(without_runs)}" if without_runs else ""
         unsampled = f"not measured in the runs of {'; '.join(without_value)}" if without_value else ""
         reason = unmeasured or ", and ".join(filter(None, (missing, unsampled))) or "the cells share no seed"
-        return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
+        without: dict[str, Any] = {"p": None, "p_corrected": None, "parts": [], "deciding": None, "why": ""}
+        return {"verdict": NOT_RUN, "evidence": reason} | without
     estimates = [estimate(part.values, blocks, part.is_ratio) for part in comparisons.parts]
     parts = [
         Compared(p, found, math.nan if p.bound else found.p_value(p.threshold))
@@ -192,10 +202,13 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
     evidence = comparisons.summary + _sentence(parts, before, posed.claim.printed_of_test) + _untested(parts)
-    plotted = {"parts": [_plotted(each) for each in parts]}
+    plotted: dict[str, Any] = {"parts": [_plotted(each) | {"power": _power(each, family.level)} for each in parts]}
+    # The comparison that the verdict depends on; None where none is tested.
+    plotted |= {"deciding": next((i for i, each in enumerate(parts) if each.p == p), None)}
     if posed.undecidable:
-        evidence = f"{posed.undecidable}; {evidence}"
-        return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | plotted
+        why, reason = posed.undecidable
+        found = {"verdict": INCONCLUSIVE, "evidence": f"{reason}; {evidence}", "p": _number(p), "p_corrected": None}
+        return found | plotted | {"why": why}
     adjusted = [
         math.nan if part.bound else family.corrected(part.values, part.threshold, part.is_ratio)
         for part in comparisons.parts
@@ -205,7 +218,9 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
     after, _ = overall(comparisons, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
         evidence += f"; not significant after correction for {len(family)} comparisons (p = {p_corrected:.2g})"
-    return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | plotted
+    why = "" if after != INCONCLUSIVE else "ends" if any(part.bound for part in comparisons.parts) else "seeds"
+    found = {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)}
+    return found | plotted | {"why": why}
 
 
 def _untested(parts: Sequence[Compared]) -> str:
@@ -232,6 +247,20 @@ def _plotted(compared: Compared) -> dict[str, Any]:
     # JSON has neither NaN nor infinity.
     finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
     return {"label": part.label, "expected": part.expected, "threshold": part.threshold} | finite
+
+
+def _power(compared: Compared, level: float) -> dict[str, Any] | None:
+    """What a comparison can show, with p-values that the correction lets count; None where it is not tested."""
+    found = compared.found
+    if compared.untested or not (smallest := detectable(found, level)):
+        return None
+    values = asdict(smallest)
+    # JSON has no infinity: two blocks may say nothing about the upper end.
+    return {name: value if math.isfinite(value) else None for name, value in values.items()} | {
+        "is_ratio": found.has_logs,
+        "units": len(found.units),
+        "needed": blocks_needed(found, compared.part.threshold, level),
+    }
 
 
 def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:

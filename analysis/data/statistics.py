@@ -229,6 +229,14 @@ class Family:
     def __len__(self) -> int:
         return len(self._corrected)
 
+    @property
+    def level(self) -> float:
+        """Largest p-value with which one more comparison would be significant after the correction."""
+        if not self._corrected:
+            return LEVEL
+        significant = sum(p <= LEVEL for p in self._corrected.values())
+        return LEVEL * min(significant + 1, len(self)) / len(self)
+
     def corrected(self, values: Mapping[int, float], threshold: float, log: bool = False) -> float:
         """The corrected p-value of a comparison; NaN if it cannot be tested or is not in the family."""
         return self._corrected.get(_identity(values, threshold, log), math.nan)

@@ -1,6 +1,7 @@
 """A paper's results as the pages need them: each is read on first use and cached."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from redraft.analysis.claims.reported_claims import NOT_SUPPORTED
-from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN, REPRODUCED
+from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN, REASONS, REPRODUCED
 from redraft.analysis.data import evaluation
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import RECORD
@@ -81,7 +82,7 @@ class Paper:
     def claims(self) -> list[dict[str, Any]]:
         """Judged claims, decided ones first; evidence as HTML."""
         declared = self.experiments.claims(self.name).claims
-        return read_claims(self.layout.claims(self.name), self.labels) if declared else []
+        return read_claims(self.layout.claims(self.name), self.labels, self.preset.blocks) if declared else []
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -113,6 +114,12 @@ class Paper:
     def counts(self) -> dict[str, int]:
         """Number of claims with each verdict."""
         return counts(self.claims)
+
+    @property
+    def open_counts(self) -> dict[str, int]:
+        """Number of inconclusive claims by the reason in words, most frequent first."""
+        found = Counter(claim["why"] for claim in self.claims if claim["why"])
+        return {REASONS[why]: count for why, count in found.most_common()}
 
     @property
     def reported_counts(self) -> dict[str, int]:

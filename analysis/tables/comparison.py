@@ -14,6 +14,7 @@ from functools import cached_property
 import pandas as pd
 
 from redraft.analysis.data.measured import Measured
+from redraft.analysis.data.power import detectable
 from redraft.analysis.data.quantities import bound_of, of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
 from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, RATIOS, Blocks, Estimate, Family, estimate, paired
@@ -336,13 +337,14 @@ def _without_first_epoch(ratio: float, line: TableLine, source: TableSource) -> 
 
 COLUMNS = [
     *("group", "row", "step", "column", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "verdict"),
-    *("bootstrap_low", "bootstrap_high", "p", "p_corrected", "iqm", "noise", "cell", "seeds", "missing_seeds"),
-    "manifests",
+    *("bootstrap_low", "bootstrap_high", "p", "p_corrected", "detectable", "iqm", "noise", "cell", "seeds"),
+    *("missing_seeds", "manifests"),
 ]
 """`low` and `high` are the Student interval, which is shown and decides.
 
 `step` is the steps that the row's policy has done, empty for the last one. `p` is that of "no effect", `p_corrected`
-the same over the family of the paper's report. `noise` is the standard error that sampling alone causes.
+the same over the family of the paper's report. `detectable` is the smallest effect that such runs show in four of five
+campaigns (`redraft.analysis.data.power`), of ratios a factor. `noise` is the standard error that sampling alone causes.
 `missing_seeds` are those that the preset asks for and that have no finished run.
 """
 
@@ -451,6 +453,7 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
         "bootstrap_high": found.bootstrap.high,
         "p": found.p_value(cell.neutral) if cell.compared else math.nan,
         "p_corrected": family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan,
+        "detectable": _detectable(cell, family),
         "iqm": found.iqm,
         "noise": cell.noise,
         "cell": id_of(resolved.paper, name) if name else "",
@@ -460,6 +463,11 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
             path for name in cell.cells for path in source.measured.runs.manifests(name, found.seeds, of)
         ),
     }
+
+
+def _detectable(cell: TableCell, family: Family) -> float:
+    found = detectable(cell.estimate, family.level) if cell.compared else None
+    return found.effect if found else math.nan
 
 
 def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:

@@ -37,7 +37,7 @@ def record(group: str, row: str, column: str, value: float, reported: float, ver
         "reported": reported,
         "deviation": value - reported if math.isfinite(value) else math.nan,
         "verdict": verdict,
-        **dict.fromkeys(("bootstrap_low", "bootstrap_high", "p", "p_corrected", "noise"), math.nan),
+        **dict.fromkeys(("bootstrap_low", "bootstrap_high", "p", "p_corrected", "detectable", "noise"), math.nan),
         "iqm": value,
         "step": "",
         "cell": "",

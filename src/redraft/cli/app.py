@@ -32,6 +32,7 @@ COMMANDS = {
     "cost": "redraft.cli.campaign:cost",
     "results": "redraft.cli.report:results",
     "claims": "redraft.cli.report:claims",
+    "seeds": "redraft.cli.report:seeds",
     "share": "redraft.cli.report:share",
     "doctor": "redraft.cli.doctor:doctor",
     "recover": "redraft.cli.campaign:recover",

@@ -1,13 +1,14 @@
 """`redraft results`, `redraft claims` and `redraft share`: the report's first screen, its verdicts, and a zip of it."""
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset
-from redraft.cli.terminal import document, filled
+from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset, Wide
+from redraft.cli.terminal import document, filled, table
 from redraft.messages import echo
 
 
@@ -66,6 +67,62 @@ def claims(
     if without:
         reason = "no reported tables" if reported else f"no verdicts yet at the preset {preset}"
         echo(filled(f"{reason}: {', '.join(without)}"))
+
+
+def seeds(
+    claim: Annotated[str, typer.Argument(help="Id of a claim as `redraft claims` prints it, or paper/id.")],
+    preset: Preset = DEFAULT_PRESET,
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print how small an effect the runs of a claim can show, and how many seeds would decide it."""
+    from redraft.analysis.cost.campaign_cost import costs_of
+    from redraft.analysis.pages.claims_page import judged_claim, seeds_needed
+    from redraft.config import Experiments
+    from redraft.layout import Layout, require
+
+    require("results")
+    layout, experiments = Layout(preset), Experiments()
+    settings = experiments.preset(preset)
+    paper, judged = judged_claim(layout, experiments, claim)
+    rows = seeds_needed(judged)
+    unit = "block" if settings.blocks > 1 else "seed"
+    deciding = [row for row in rows if row.decides and row.needed is not None and row.needed > row.units]
+    notes = [f"{paper}/{judged['id']}: “{judged['quotation']}”: {judged['verdict']}"]
+    if not rows:
+        notes.append(f"nothing is tested: {judged['evidence']}")
+    for row in deciding:
+        cells = [experiments.cell(f"{paper}/{name}") for name in judged["manifests"]]
+        costs = costs_of(cells, experiments, settings, layout)
+        added = (row.needed or 0) - row.units
+        hours = sum(cost.device_hours / cost.runs for cost in costs if cost.device_hours is not None) * added
+        notes.append(
+            f"an effect as measured needs {added} more {unit}{'s' * (added > 1)}: {added * len(cells)} runs, about "
+            f"{60 * hours:,.0f} core or GPU minutes"
+        )
+        if settings.blocks > 1 and (row.needed or 0) > settings.blocks:
+            notes.append(f"the preset has {settings.blocks} blocks; a preset with `blocks: {row.needed}` has enough")
+        else:
+            notes.append(f"start them with: snakemake --config preset={preset} papers={paper} seeds={row.needed}")
+    if as_json:
+        echo(document("seeds", {"preset": preset, "claim": claim}, map(asdict, rows), notes))
+        return
+    header = ["comparison", f"{unit}s", "measured", "required", "could see", "needs"]
+    shown = [
+        [
+            row.comparison,
+            str(row.units),
+            *map(_figures, (row.mean, row.required, row.detectable)),
+            str(row.needed or "–"),
+        ]
+        for row in rows
+    ]
+    lines = [filled(notes[0], "  "), *([table(header, shown, wraps=["comparison"], wide=wide)] if rows else [])]
+    echo("\n\n".join([*lines, "\n".join(filled(note, "  ") for note in notes[1:])]).rstrip())
+
+
+def _figures(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
 
 
 def share(

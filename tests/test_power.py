@@ -1,0 +1,199 @@
+"""Power of verdicts: the smallest effect that a campaign shows, the blocks that an effect needs, and their words."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from redraft.analysis.claims.verdicts import INCONCLUSIVE, REASONS
+from redraft.analysis.data.power import MOST_BLOCKS, POWER, blocks_needed, detectable, standardized
+from redraft.analysis.data.statistics import LEVEL, Family, corrected, estimate
+from redraft.analysis.pages.claims_page import power_text, seen_text
+from redraft.cli.report import seeds
+from redraft.errors import UserError
+from redraft.layout import Layout
+from redraft.result_files import write_with_hash
+
+
+@pytest.mark.parametrize(("blocks", "effect"), [(3, 3.264), (5, 1.682), (10, 0.9960), (30, 0.5292)])
+def test_the_standardized_effect_is_that_of_a_one_sample_t_test(blocks, effect):
+    """At the level 0.05, with a power of 0.8; 0.9960 is what G*Power computes for ten."""
+    assert standardized(blocks) == pytest.approx(effect, abs=5e-4)
+
+
+@pytest.mark.parametrize("level", [LEVEL, 0.005, LEVEL / 78])
+@pytest.mark.parametrize("blocks", [2, 3, 5, 10])
+def test_campaigns_with_a_detectable_effect_are_significant_four_times_of_five(blocks, level):
+    effect, rng = standardized(blocks, level), np.random.default_rng(blocks)
+    p = stats.ttest_1samp(rng.normal(effect, 1, (40_000, blocks)), 0, axis=1).pvalue
+    # Four standard errors of 40,000 campaigns.
+    assert np.mean(p <= level) == pytest.approx(POWER, abs=0.008)
+
+
+def test_one_block_shows_nothing():
+    assert standardized(1) == math.inf
+    for values in ({0: 1.0}, {0: 1.0, 1: 1.0}, {0: 1.0, 1: math.inf}, {0: 1.0, 1: 1.0, 2: 1.0}, {}):
+        assert detectable(estimate(values)) is None
+        assert blocks_needed(estimate(values), 0.0) is None
+
+
+def test_the_detectable_effect_has_the_unit_of_the_values_and_the_uncertainty_of_their_spread():
+    found = detectable(estimate({0: 1.0, 1: 2.0, 2: 3.0}))
+    assert found.effect == pytest.approx(standardized(3))
+    # (n - 1) s² over the quantiles of chi-squared with two degrees of freedom, 0.0506 and 7.378.
+    assert (found.low, found.high) == pytest.approx(
+        (standardized(3) * math.sqrt(2 / 7.3778), standardized(3) * math.sqrt(2 / 0.050636)), rel=1e-4
+    )
+    blocked = detectable(
+        estimate({0: 0.0, 5: 2.0, 1: 1.0, 6: 3.0, 2: 2.0, 7: 4.0}, {0: 0, 5: 0, 1: 1, 6: 1, 2: 2, 7: 2})
+    )
+    assert blocked.effect == pytest.approx(found.effect), "the spread is that of the blocks' means"
+
+
+def test_of_ratios_the_detectable_effect_is_a_factor():
+    found = detectable(estimate({0: 1.0, 1: math.e, 2: math.e**2}, log=True))
+    assert found.effect == pytest.approx(math.exp(standardized(3)))
+    same = detectable(estimate({0: 1.0, 1: 1 / math.e, 2: math.e**-2}, log=True))
+    assert same.effect == pytest.approx(found.effect), "a ratio and its inverse"
+
+
+@given(
+    st.lists(st.floats(-10, 10), min_size=3, max_size=8, unique_by=lambda x: round(x, 3)),
+    st.floats(-20, 20),
+    st.sampled_from([LEVEL, LEVEL / 78]),
+)
+def test_the_needed_blocks_are_the_fewest_that_show_the_effect(values, against, level):
+    found = estimate(dict(enumerate(values)))
+    effect = abs(found.mean - against) / np.std(values, ddof=1)
+    needed = blocks_needed(found, against, level)
+    if needed is None:
+        assert standardized(MOST_BLOCKS, level) > effect
+    else:
+        assert standardized(needed, level) <= effect
+        assert needed == 2 or standardized(needed - 1, level) > effect
+
+
+def test_ratios_need_blocks_by_their_logarithms():
+    ratios = {0: 0.4, 1: 0.5, 2: 0.65}
+    logs = {seed: math.log(value) for seed, value in ratios.items()}
+    assert blocks_needed(estimate(ratios, log=True), 1.0) == blocks_needed(estimate(logs), 0.0) is not None
+    assert blocks_needed(estimate(ratios, log=True), 0.0) is None, "no ratio is compared with 0"
+
+
+@pytest.mark.parametrize("significant", [0, 1, 5])
+def test_the_level_of_a_family_is_the_largest_p_value_that_would_still_count(significant):
+    rng = np.random.default_rng(0)
+    certain = [({0: 9.0 + i, 1: 9.01 + i, 2: 9.02 + i}, 0.0, False) for i in range(significant)]
+    open_ = [(dict(enumerate(rng.normal(0, 1, 3))), 0.0, False) for _ in range(10)]
+    family = Family([*certain, *open_])
+    others = [estimate(values).p_value(0.0) for values, *_ in [*certain, *open_[1:]]]
+    assert corrected([*others, family.level])[-1] <= LEVEL + 1e-12
+    assert corrected([*others, family.level * 1.01])[-1] > LEVEL
+    assert Family([]).level == LEVEL
+
+
+def claim(why="seeds", parts=1, **power):
+    power = {"effect": 3.1, "low": 1.6, "high": 19.5, "is_ratio": False, "units": 3, "needed": 7} | power
+    return {"verdict": INCONCLUSIVE, "why": why, "deciding": 0, "parts": [{"power": power}] * parts}
+
+
+@pytest.mark.parametrize(
+    ("found", "blocks", "end"),
+    [
+        (claim(), 1, "An effect as measured needs 7 seeds, 4 more."),
+        (claim(), 10, "An effect as measured needs 7 blocks, 4 more."),
+        (claim(), 5, "An effect as measured needs 7 blocks, and the preset has 5."),
+        (claim(needed=None), 5, "An effect as small as measured needs more than 1,000 blocks."),
+        (claim(needed=3), 5, "of 3 blocks; this one is the fifth."),
+        (claim(why=""), 5, "(by the uncertainty of the spread, 1.6 to 19.5)."),
+        (claim(why="times"), 5, "(by the uncertainty of the spread, 1.6 to 19.5)."),
+    ],
+)
+def test_a_claim_says_what_its_runs_show_and_what_it_would_take(found, blocks, end):
+    text = power_text(found, blocks)
+    unit = "blocks" if blocks > 1 else "seeds"
+    assert text.startswith(f"With 3 {unit} the test shows a difference of 3.1 from the required value in four of five")
+    assert text.endswith(end)
+    assert seen_text(found) == "3.1"
+
+
+def test_a_factor_is_named_so_and_an_unknown_end_is_infinite():
+    found = claim(why="", parts=2, effect=1.4, low=1.2, high=None, is_ratio=True)
+    assert seen_text(found) == "a factor of 1.4"
+    assert "the comparison that decides shows a factor of 1.4 from" in power_text(found, 1)
+    assert power_text(found, 1).endswith("1.2 to ∞).")
+    assert "∞" in power_text(claim(is_ratio=True, high=4e9), 1)
+
+
+def test_what_is_not_tested_shows_nothing():
+    untested = claim() | {"parts": [{"power": None}]}
+    assert (seen_text(untested), power_text(untested, 5)) == ("", "")
+    assert (seen_text(untested | {"deciding": None}), power_text(untested | {"deciding": None}, 5)) == ("", "")
+    assert set(REASONS) == {"seeds", "times", "ends", "scale"}
+
+
+@pytest.fixture
+def layout(tmp_path, monkeypatch):
+    """A folder with one judged claim at the preset tiny."""
+    monkeypatch.chdir(tmp_path)
+    layout = Layout("tiny", Path("results"))
+    parts = [
+        {"label": f"mean accuracy (points), {cell} minus grpo-vanilla", "mean": mean, "threshold": -1.0, "power": power}
+        for cell, mean, power in (
+            ("grpo-spec-l0.5", -5.7, claim()["parts"][0]["power"]),
+            ("grpo-spec-l0", -0.5, None),
+        )
+    ]
+    judged = {"id": "quality-kept", "quotation": "q", "verdict": INCONCLUSIVE, "why": "seeds", "deciding": 0}
+    more = {"evidence": "e", "same_as": "", "test": {}, "manifests": {"grpo-spec-l0.5": [], "grpo-vanilla": []}}
+    write_with_hash(layout.claims("spec_rl"), [judged | more | {"parts": parts}])
+    return layout
+
+
+def test_the_command_prints_what_decides_a_claim_and_what_that_costs(layout, capsys):
+    seeds("spec_rl/quality-kept", "tiny", wide=True, as_json=False)
+    text = capsys.readouterr().out
+    assert "mean accuracy (points), grpo-spec-l0.5 minus grpo-vanilla" in text
+    assert re.search(r"3 +-5\.7 +-1 +3\.1 +7$", text, re.MULTILINE)
+    assert "grpo-spec-l0 minus" not in text, "what is not tested has no power"
+    assert "needs 4 more blocks: 8 runs, about" in text
+    assert "the preset has 5 blocks; a preset with `blocks: 7` has enough" in text
+
+
+def test_the_command_has_the_same_as_json_and_says_how_to_start(layout, capsys):
+    content = json.loads(layout.claims("spec_rl").read_text())
+    content[0]["parts"][0]["power"]["needed"] = 4
+    write_with_hash(layout.claims("spec_rl"), content)
+    seeds("quality-kept", "tiny", wide=False, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    (row,) = found["rows"]
+    assert (row["units"], row["needed"], row["detectable"], row["decides"]) == (3, 4, 3.1, True)
+    assert found["notes"][-1] == "start them with: snakemake --config preset=tiny papers=spec_rl seeds=4"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("qualty-kept", "no such claim"),
+        ("nothing/quality-kept", "no such paper"),
+        ("average-speedup", "this claim has no verdict yet"),
+    ],
+)
+def test_a_claim_that_is_not_there_is_one_error(layout, name, message):
+    with pytest.raises(UserError, match=message) as error:
+        seeds(name, "tiny", wide=False, as_json=False)
+    assert error.value.key == "claim"
+
+
+def test_without_a_test_the_command_gives_the_reason(layout, capsys):
+    content = json.loads(layout.claims("spec_rl").read_text())
+    content[0] |= {"parts": [], "deciding": None, "evidence": "missing: grpo-vanilla"}
+    write_with_hash(layout.claims("spec_rl"), content)
+    seeds("quality-kept", "tiny", wide=False, as_json=False)
+    assert "nothing is tested: missing: grpo-vanilla" in capsys.readouterr().out
