@@ -5,7 +5,7 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring, main_quantities
 from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.reported_tables import no_reported
-from redraft.analysis.data.statistics import Family
+from redraft.analysis.data.statistics import Families
 from redraft.analysis.figures.figure_parts import unsampled_benchmarks
 from redraft.analysis.figures.points import points_of
 from redraft.analysis.tables import comparison as tables
@@ -22,26 +22,37 @@ def measure(preset: str, paper: str) -> None:
     measured = Measuring(Runs.load(folder))
     resolved = resolve(experiments, paper, preset, measured.runs)
     # Before `save`: these calls make the measurements that are written.
-    family = family_of(TableSource(measured, no_reported(), resolved), experiments)
+    families = families_of(TableSource(measured, no_reported(), resolved), experiments)
     ask_for_figures(measured, experiments, paper, preset)
     for cell in measured.runs.runs["cell"].unique():
         for quantity in main_quantities(measured.runs, cell):
             measured.values(quantity, cell)
-    measured.save(folder, family, resolved.content())
+    measured.save(folder, families, resolved.content())
 
 
-def family_of(source: TableSource, experiments: Experiments) -> Family:
+def families_of(source: TableSource, experiments: Experiments) -> Families:
     """Comparisons of every table of runs with "no effect", and of every decidable claim with its threshold.
 
-    They are corrected together, so that a number has one verdict in a paper's report.
+    Tables and claims share the families, so that a number has one verdict in a paper's report. The primary family has
+    the cells of tables that headlines name and the claims that are declared so.
     """
     resolved = source.resolved
     declared = [table for table in resolved.tables if not isinstance(table, TableWithoutRuns)]
-    whole = [expand(table, resolved.benchmarks, resolved.reported, resolved.preset) for table in declared]
-    cells = [cell for table in whole for cell in tables.cells_of(table, source)]
+    whole = {t.number: expand(t, resolved.benchmarks, resolved.reported, resolved.preset) for t in declared}
+    cells = {number: tables.cells_of(table, source) for number, table in whole.items()}
+    headlines = [
+        cell
+        for each in experiments.tables(resolved.paper).headlines
+        for cell in cells.get(each.table, [])
+        if cell.line.row.cell == each.cell and cell.column.name == each.column
+    ]
+    every = [cell for found in cells.values() for cell in found]
     posed = claims.pose(experiments.claims(resolved.paper).claims, source.measured, resolved.paper_scale)
-    # One family for tables and claims: a number that both show has the same verdict.
-    return Family([*tables.comparisons(cells, source), *claims.comparisons(posed)], source.measured.runs.blocks)
+    return Families(
+        [*tables.comparisons(headlines, source), *claims.comparisons(posed, primary=True)],
+        [*tables.comparisons(every, source), *claims.comparisons(posed, primary=False)],
+        source.measured.runs.blocks,
+    )
 
 
 def ask_for_figures(measured: Measuring, experiments: Experiments, paper: str, preset: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from redraft.analysis.claims import verdicts
 from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.reported_tables import match_of
-from redraft.analysis.data.statistics import Family
+from redraft.analysis.data.statistics import Families
 from redraft.analysis.figures import points
 from redraft.analysis.measuring import ask_for_figures
 from redraft.analysis.tables.comparison import TableSource
@@ -36,4 +36,4 @@ def save_measured(runs, folder, paper):
     runs.save(folder)
     measured = Measuring(runs)
     ask_for_figures(measured, Experiments(), paper, "tiny")
-    measured.save(folder, Family([]), {})
+    measured.save(folder, Families(), {})

@@ -9,7 +9,7 @@ import pytest
 from redraft.analysis.data import measured as module
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import FAMILY, Measured, Measuring
-from redraft.analysis.data.statistics import Family
+from redraft.analysis.data.statistics import Families
 from redraft.analysis.tables.resolved import Resolved, resolve
 from redraft.config import Experiments
 from redraft.errors import UserError
@@ -40,7 +40,7 @@ def folder(tmp_path):
         measuring.values(*asked)
     for asked in SERIES:
         measuring.series(*asked)
-    measuring.save(tmp_path, Family(COMPARISONS), {})
+    measuring.save(tmp_path, Families(COMPARISONS[:1], COMPARISONS), {})
     return tmp_path
 
 
@@ -84,7 +84,7 @@ def test_measurements_of_other_runs_than_those_collected_are_an_error(folder):
 
 
 def test_the_family_is_written_with_them_and_gives_the_same_p_values(folder):
-    made, read = Family(COMPARISONS), Family.load(folder / FAMILY)
+    made, read = Families(COMPARISONS[:1], COMPARISONS), Families.load(folder / FAMILY)
     assert len(read) == len(made) == 2
     assert [read.corrected(*each) for each in COMPARISONS] == [made.corrected(*each) for each in COMPARISONS]
     assert set(read_json(folder / "measured.json")["sha256"]) == {"measured.parquet", "family.parquet", "resolved.json"}

@@ -15,7 +15,7 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.reported_tables import no_reported, read_reported
 from redraft.analysis.data.statistics import Family, corrected, estimate
 from redraft.analysis.figures.figure_drawing import draw, plot
-from redraft.analysis.measuring import family_of
+from redraft.analysis.measuring import families_of
 from redraft.analysis.pages.claims_page import counts
 from redraft.analysis.tables import render
 from redraft.analysis.tables.cell_verdicts import INCONCLUSIVE, MISSING, UNEVEN
@@ -131,7 +131,7 @@ def cell(frame, column, row="reuse"):
 
 
 def test_tables_and_claims_are_corrected_together_each_comparison_once(experiments):
-    family = family_of(source(experiments), experiments)
+    families = families_of(source(experiments), experiments)
     tested = {
         "tokens": ({0: 2600 / 4000, 2: (2 * 1200 + 2 * 320) / 4800}, 1.0),
         "later": ({0: 0.3, 2: 320 / 1200}, 1.0),
@@ -139,13 +139,13 @@ def test_tables_and_claims_are_corrected_together_each_comparison_once(experimen
         "points": ({0: -3000 / 3018, 2: -3200 / 3018}, 0.0),
         "elsewhere": ({0: -3000 / 3018, 2: -3200 / 3018}, 5.0),
     }
-    assert len(family) == len(tested), "the difference in points stands in two tables and a claim, and is one"
+    assert len(families) == len(tested), "the difference in points stands in two tables and a claim, and is one"
     p_values = [estimate(values, log=neutral == 1.0).p_value(neutral) for values, neutral in tested.values()]
     expected = dict(zip(tested, corrected(p_values), strict=True))
-    frames = [make_table(table(number), source(experiments), family) for number in (3, 101)]
+    frames = [make_table(table(number), source(experiments), families) for number in (3, 101)]
     for column in ("tokens", "later", "speedup", "points"):
         assert cell(frames[0], column)["p_corrected"] == pytest.approx(expected[column])
-    claims = judge(ClaimFile.model_validate(CLAIMS).claims, uneven.runs(), False, family=family)
+    claims = judge(ClaimFile.model_validate(CLAIMS).claims, uneven.runs(), False, families=families)
     assert cell(frames[0], "points")["p_corrected"] == cell(frames[1], "points")["p_corrected"]
     assert claims[0]["p_corrected"] == cell(frames[0], "points")["p_corrected"] == pytest.approx(expected["points"])
     assert claims[1]["p_corrected"] == pytest.approx(expected["elsewhere"])
@@ -395,7 +395,7 @@ def test_no_entry_of_a_legend_is_cut_off():
 def test_files_of_numbers_say_that_they_are_a_stand_in_s(experiments, tmp_path, campaign):
     layout = Layout("tiny", tmp_path)
     made = source(experiments)
-    _write_sheet(_sheet(table(), made, family_of(made, experiments)), layout, "spec_rl")
+    _write_sheet(_sheet(table(), made, families_of(made, experiments)), layout, "spec_rl")
     written = pd.read_csv(layout.table("spec_rl", 3).with_suffix(".csv"))
     assert set(written["stand_in"]) == {experiments.preset("tiny").stand_in} != {""}
     for name in ("tables/spec_rl/table04", "figures/spec_rl/figure04"):

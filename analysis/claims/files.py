@@ -3,7 +3,7 @@
 from redraft.analysis.claims.reported_claims import ReportedTables
 from redraft.analysis.claims.verdicts import judge
 from redraft.analysis.data.measured import FAMILY, Measured
-from redraft.analysis.data.statistics import Family
+from redraft.analysis.data.statistics import Families
 from redraft.config import Experiments
 from redraft.layout import Layout
 from redraft.result_files import write_with_hash
@@ -16,5 +16,5 @@ def write_claims(preset: str, paper: str) -> None:
     spec = experiments.reported(paper)
     tables = ReportedTables(experiments.folder_of(paper), spec, experiments) if spec else None
     claims, measured = experiments.claims(paper).claims, Measured.load(folder)
-    family = Family.load(folder / FAMILY)
-    write_with_hash(layout.claims(paper), judge(claims, measured, paper_scale, tables, family))
+    families = Families.load(folder / FAMILY)
+    write_with_hash(layout.claims(paper), judge(claims, measured, paper_scale, tables, families))

@@ -16,7 +16,7 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.power import blocks_needed, detectable
 from redraft.analysis.data.quantities import of_accuracy
-from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Family, estimate
+from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Families, estimate
 from redraft.analysis.data.timing import is_timed, timed_unevenly
 from redraft.analysis.data.words import number
 from redraft.config import Claim, Several, Test, Unmeasured
@@ -123,9 +123,12 @@ def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list
     ]
 
 
-def comparisons(posed: Iterable[ClaimOnRuns]) -> Iterator[tuple[BySeed, float, bool]]:
-    """Values and threshold of every part of the claims that can be decided, and whether the values are ratios."""
-    parts = (part for each in posed if each.counts for part in each.comparisons.parts)
+def comparisons(posed: Iterable[ClaimOnRuns], *, primary: bool) -> Iterator[tuple[BySeed, float, bool]]:
+    """Values and threshold of every part of the claims that can be decided, and whether the values are ratios.
+
+    `primary` selects the claims that are declared so, or the others.
+    """
+    parts = (p for each in posed if each.counts and each.claim.primary == primary for p in each.comparisons.parts)
     # A comparison that no result could decide would only weaken the correction of the others.
     return ((part.values, part.threshold, part.is_ratio) for part in parts if not part.bound)
 
@@ -135,25 +138,26 @@ def judge(
     measured: Measured,
     paper_scale: bool,
     tables: ReportedTables | None = None,
-    family: Family | None = None,
+    families: Families | None = None,
 ) -> list[dict[str, Any]]:
     """The verdict on each claim, with its evidence as text and the manifests it rests on.
 
     Each part of a claim is a two-sided t-test over seeds against its threshold, which is the same as asking whether
-    the 95 % Student interval leaves the threshold out. The p-values are corrected over the family (Benjamini and
+    the 95 % Student interval leaves the threshold out. The p-values are corrected over their family (Benjamini and
     Hochberg); a claim is `reproduced` if as many parts as it needs lie significantly where the paper says,
     `contradicted` if so many lie elsewhere that it cannot hold, else `inconclusive`.
 
-    Without the paper's reported tables, that check is left out. The family is by default that of these claims.
+    Without the paper's reported tables, that check is left out. The families are by default those of these claims.
     """
     posed, runs = pose(claims, measured, paper_scale), measured.runs
-    family = family or Family(comparisons(posed), runs.blocks)
+    if families is None:
+        families = Families(comparisons(posed, primary=True), comparisons(posed, primary=False), runs.blocks)
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
     # Claims may have the same test; later ones then point to the first.
     first: dict[str, str] = {}
     return [
         _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))
-        | _decide(each, family, runs.blocks, manifests)
+        | _decide(each, families, runs.blocks, manifests)
         | (check(each.claim, tables) if tables else {})
         for each in posed
     ]
@@ -180,7 +184,9 @@ def quantities_of(test: Test) -> list[str]:
     return [name for name in [*named, *content.get("quantities", [])] if name]
 
 
-def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mapping[str, list[str]]) -> dict[str, Any]:
+def _decide(
+    posed: ClaimOnRuns, families: Families, blocks: Blocks, manifests: Mapping[str, list[str]]
+) -> dict[str, Any]:
     """Verdict, evidence and p-values of one claim; `manifests` has those of each cell with runs."""
     comparisons = posed.comparisons
     if not comparisons.answerable:
@@ -202,7 +208,11 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
     evidence = comparisons.summary + _sentence(parts, before, posed.claim.printed_of_test) + _untested(parts)
-    plotted: dict[str, Any] = {"parts": [_plotted(each) | {"power": _power(each, family.level)} for each in parts]}
+    found_in = [families.of(part.values, part.threshold, part.is_ratio) for part in comparisons.parts]
+    powers = [_power(each, family.level) for each, family in zip(parts, found_in, strict=True)]
+    plotted: dict[str, Any] = {
+        "parts": [_plotted(each) | {"power": power} for each, power in zip(parts, powers, strict=True)]
+    }
     # The comparison that the verdict depends on; None where none is tested.
     plotted |= {"deciding": next((i for i, each in enumerate(parts) if each.p == p), None)}
     if posed.undecidable:
@@ -211,13 +221,14 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks, manifests: Mappi
         return found | plotted | {"why": why}
     adjusted = [
         math.nan if part.bound else family.corrected(part.values, part.threshold, part.is_ratio)
-        for part in comparisons.parts
+        for part, family in zip(comparisons.parts, found_in, strict=True)
     ]
     # By the same sides, so that both p-values are of the comparison that the verdict depends on.
     _, p_corrected = overall(comparisons, sides, adjusted)
     after, _ = overall(comparisons, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
-        evidence += f"; not significant after correction for {len(family)} comparisons (p = {p_corrected:.2g})"
+        count = len(found_in[plotted["deciding"] or 0])
+        evidence += f"; not significant after correction for {count} comparisons (p = {p_corrected:.2g})"
     why = "" if after != INCONCLUSIVE else "ends" if any(part.bound for part in comparisons.parts) else "seeds"
     found = {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)}
     return found | plotted | {"why": why}
@@ -328,6 +339,7 @@ def _describe(posed: ClaimOnRuns, manifests: Mapping[str, list[str]], first: str
         "test": claim.test.model_dump(mode="json"),
         "note": claim.note,
         "weak": claim.weak,
+        "primary": claim.primary,
         "same_as": "" if first == claim.id else first,
         "manifests": {cell: manifests.get(cell, []) for cell in cells_of(claim.test)},
         "decidable": posed.undecidable is None,

@@ -11,7 +11,7 @@ import pandas as pd
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.prompt_frames import over_bins
 from redraft.analysis.data.quantities import by_seed, noise_by_seed, over_time
-from redraft.analysis.data.statistics import Family
+from redraft.analysis.data.statistics import Families
 from redraft.config import Clock, Panel
 from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
@@ -139,8 +139,8 @@ class Measuring(Measured):
             self._found[key] = measure()
         return self._found[key]
 
-    def save(self, folder: Path, family: Family, resolved: Mapping[str, Any]) -> None:
-        """Write all measurements next to the collected runs, with the family and the resolved declarations
+    def save(self, folder: Path, families: Families, resolved: Mapping[str, Any]) -> None:
+        """Write all measurements next to the collected runs, with the families and the resolved declarations
         (`redraft.analysis.tables.resolved`); the record holds their hashes."""
         rows = [
             (*key, position, point.x, seed, value, point.noise.get(seed, math.nan))
@@ -154,7 +154,7 @@ class Measuring(Measured):
         frame = pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64"})
         with atomic(folder / MEASURED) as temporary:
             frame.to_parquet(temporary, index=False)
-        family.save(folder / FAMILY)
+        families.save(folder / FAMILY)
         write_json(folder / RESOLVED, resolved)
         made = {"sha256": (MEASURED, FAMILY, RESOLVED), "made_from": COLLECTED}
         write_json(folder / RECORD, {key: hashes(*(folder / name for name in names)) for key, names in made.items()})

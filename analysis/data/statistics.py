@@ -26,7 +26,7 @@ RESAMPLES = 9999
 """Resamples of a bootstrap."""
 ROUNDING = 1e-12
 """Largest error of rounding, relative to numbers above 1 and absolute for smaller ones."""
-FAMILY = ("comparison", "p_corrected")
+FAMILY = ("comparison", "p_corrected", "primary")
 """Columns of a family's file."""
 NEUTRAL = {"ratio": 1.0, "speedup": 1.0, "difference": 0.0}
 """Value of a relative quantity when a cell equals its baseline."""
@@ -50,6 +50,8 @@ class Interval:
 NONE = Interval(math.nan, math.nan)
 
 
+Comparison = tuple[Mapping[int, float], float, bool]
+"""Values by seed, the number that their mean is tested against, and whether they are ratios."""
 Blocks = Mapping[int, int]
 """Seed to its block. Runs of a block share an initial policy and problems, so that only blocks are independent. A seed
 that is not there is a block of its own."""
@@ -211,16 +213,20 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 class Family:
     """Comparisons that are corrected together, each once however often it is shown.
 
-    A comparison has values by seed, the threshold that their mean is tested against, and whether they are ratios. Two
-    with the same of all three are one: they are known by ten digits of their values.
+    Two comparisons with the same values, threshold and kind are one: they are known by ten digits of their values.
     """
 
+    _corrected: dict[str, float]
+
     def __init__(
-        self, comparisons: Iterable[tuple[Mapping[int, float], float, bool]], blocks: Blocks = NO_BLOCKS
+        self, comparisons: Iterable[Comparison], blocks: Blocks = NO_BLOCKS, without: "Family | None" = None
     ) -> None:
+        """Correct comparisons, apart from those that another family has."""
+        others: Mapping[str, float] = without._corrected if without else {}
         found = {
-            _identity(values, threshold, log): estimate(values, blocks, log).p_value(threshold)
+            key: estimate(values, blocks, log).p_value(threshold)
             for values, threshold, log in comparisons
+            if (key := _identity(values, threshold, log)) not in others
         }
         # What cannot be tested must not count: more comparisons weaken the correction of all.
         tested = {key: p for key, p in found.items() if not math.isnan(p)}
@@ -228,6 +234,9 @@ class Family:
 
     def __len__(self) -> int:
         return len(self._corrected)
+
+    def __contains__(self, comparison: Comparison) -> bool:
+        return _identity(*comparison) in self._corrected
 
     @property
     def level(self) -> float:
@@ -241,18 +250,46 @@ class Family:
         """The corrected p-value of a comparison; NaN if it cannot be tested or is not in the family."""
         return self._corrected.get(_identity(values, threshold, log), math.nan)
 
+
+class Families:
+    """The comparisons of a paper's report in two families that are corrected apart.
+
+    The primary one has the headline numbers and the claims that are declared `primary`. Whatever else is compared does
+    not change their verdicts.
+    """
+
+    def __init__(
+        self, primary: Iterable[Comparison] = (), other: Iterable[Comparison] = (), blocks: Blocks = NO_BLOCKS
+    ) -> None:
+        self.primary = Family(primary, blocks)
+        self.other = Family(other, blocks, without=self.primary)
+
+    def __len__(self) -> int:
+        return len(self.primary) + len(self.other)
+
+    def of(self, values: Mapping[int, float], threshold: float, log: bool = False) -> Family:
+        """The family of a comparison."""
+        return self.primary if (values, threshold, log) in self.primary else self.other
+
+    def corrected(self, values: Mapping[int, float], threshold: float, log: bool = False) -> float:
+        """The corrected p-value of a comparison; NaN if it cannot be tested or is in no family."""
+        return self.of(values, threshold, log).corrected(values, threshold, log)
+
     def save(self, file: Path) -> None:
         """Write the corrected p-value of each comparison."""
+        rows = [
+            (*row, family is self.primary) for family in (self.primary, self.other) for row in family._corrected.items()
+        ]
         with atomic(file) as temporary:
-            pd.DataFrame(self._corrected.items(), columns=FAMILY).to_parquet(temporary, index=False)
+            pd.DataFrame(rows, columns=FAMILY).astype({FAMILY[-1]: bool}).to_parquet(temporary, index=False)
 
     @classmethod
-    def load(cls, file: Path) -> "Family":
+    def load(cls, file: Path) -> "Families":
         """Read what `save` wrote."""
-        family = cls([])
-        frame = read_parquet(file, FAMILY)
-        family._corrected = dict(zip(*(frame[name].tolist() for name in FAMILY), strict=True))
-        return family
+        families = cls()
+        for key, p, primary in read_parquet(file, FAMILY)[list(FAMILY)].itertuples(index=False):
+            (families.primary if primary else families.other)._corrected[key] = p
+        return families
 
 
 def _identity(values: Mapping[int, float], threshold: float, log: bool) -> str:

@@ -17,7 +17,7 @@ from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.power import detectable
 from redraft.analysis.data.quantities import bound_of, of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
-from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, RATIOS, Blocks, Estimate, Family, estimate, paired
+from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, RATIOS, Blocks, Estimate, Families, estimate, paired
 from redraft.analysis.data.timing import is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
 from redraft.analysis.tables.cell_verdicts import (
     BASELINE,
@@ -343,21 +343,21 @@ COLUMNS = [
 """`low` and `high` are the Student interval, which is shown and decides.
 
 `step` is the steps that the row's policy has done, empty for the last one. `p` is that of "no effect", `p_corrected`
-the same over the family of the paper's report. `detectable` is the smallest effect that such runs show in four of five
+the same over its family in the paper's report. `detectable` is the smallest effect that such runs show in four of five
 campaigns (`redraft.analysis.data.power`), of ratios a factor. `noise` is the standard error that sampling alone causes.
 `missing_seeds` are those that the preset asks for and that have no finished run.
 """
 
 
-def make_table(table: RunTable, source: TableSource, family: Family | None = None) -> pd.DataFrame:
+def make_table(table: RunTable, source: TableSource, families: Families | None = None) -> pd.DataFrame:
     """All cells of a table that `redraft.analysis.tables.table_columns.expand` returned, one row each, by `COLUMNS`.
 
     The comparisons that are corrected together are those of this table by default.
     """
     cells = cells_of(table, source)
-    if family is None:
-        family = Family(comparisons(cells, source), source.measured.runs.blocks)
-    frame = pd.DataFrame([_record(cell, family, source) for cell in cells], columns=COLUMNS)
+    if families is None:
+        families = Families(other=comparisons(cells, source), blocks=source.measured.runs.blocks)
+    frame = pd.DataFrame([_record(cell, families, source) for cell in cells], columns=COLUMNS)
     return _judged_by_others(frame, table)
 
 
@@ -430,7 +430,7 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
     )
 
 
-def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
+def _record(cell: TableCell, families: Families, source: TableSource) -> dict:
     """A cell as a line of the CSV file."""
     line, found = cell.line, cell.estimate
     of = "initial" if line.at == 0 else "manifest"
@@ -448,12 +448,12 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
         "n_seeds": len(found.seeds),
         "reported": cell.reported,
         "deviation": found.mean - cell.reported,
-        "verdict": _verdict(cell, family, source),
+        "verdict": _verdict(cell, families, source),
         "bootstrap_low": found.bootstrap.low,
         "bootstrap_high": found.bootstrap.high,
         "p": found.p_value(cell.neutral) if cell.compared else math.nan,
-        "p_corrected": family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan,
-        "detectable": _detectable(cell, family),
+        "p_corrected": families.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan,
+        "detectable": _detectable(cell, families),
         "iqm": found.iqm,
         "noise": cell.noise,
         "cell": id_of(resolved.paper, name) if name else "",
@@ -465,19 +465,21 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
     }
 
 
-def _detectable(cell: TableCell, family: Family) -> float:
-    found = detectable(cell.estimate, family.level) if cell.compared else None
+def _detectable(cell: TableCell, families: Families) -> float:
+    if not cell.compared:
+        return math.nan
+    found = detectable(cell.estimate, families.of(cell.values, cell.neutral, cell.is_ratio).level)
     return found.effect if found else math.nan
 
 
-def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
+def _verdict(cell: TableCell, families: Families, source: TableSource) -> str:
     if not cell.applicable:
         # A row without runs is missing in all columns: one of unsampled benchmarks alone would count as run.
         name = cell.line.row.cell
         return MISSING if name and name not in source.measured.runs.runs["cell"].to_numpy() else NOT_APPLICABLE
     relative = relation(cell.column)
     is_baseline = bool(relative) and cell.line.is_baseline
-    corrected = family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan
+    corrected = families.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan
     result = verdict(cell.estimate, cell.reported, relative, is_baseline, corrected)
     if cell.bound and result not in (MISSING, BASELINE, NOT_COMPARABLE):
         return INCONCLUSIVE

@@ -9,7 +9,7 @@ import pandas as pd
 
 from redraft.analysis.data.measured import FAMILY, RECORD, Measured
 from redraft.analysis.data.reported_tables import ReportedTable, no_reported, read_reported
-from redraft.analysis.data.statistics import Family
+from redraft.analysis.data.statistics import Families
 from redraft.analysis.data.timing import reported_speedups, timed_unevenly
 from redraft.analysis.tables import render, reported_only, without_runs
 from redraft.analysis.tables.cell_verdicts import MISSING, budget_verdicts
@@ -30,7 +30,7 @@ def write_tables(preset: str, paper: str) -> None:
     goes with them."""
     layout = Layout(preset)
     folder = layout.collected(paper)
-    measured, resolved, family = Measured.load(folder), Resolved.load(folder), Family.load(folder / FAMILY)
+    measured, resolved, families = Measured.load(folder), Resolved.load(folder), Families.load(folder / FAMILY)
     source, tables, spec = TableSource(measured, no_reported(), resolved), resolved.tables, resolved.reported
     reported: dict[int, ReportedTable] = {}
     compared = {t.number: t for t in tables if not isinstance(t, TableWithoutRuns) and not t.beyond_paper}
@@ -40,7 +40,9 @@ def write_tables(preset: str, paper: str) -> None:
         reported = {number: read_reported(PaperFiles().folder_of(paper), number, spec) for number in numbers}
     sheets = []
     for table in tables:
-        sheet = _sheet(table, replace(source, reported=reported.get(table.reported_number or 0, no_reported())), family)
+        sheet = _sheet(
+            table, replace(source, reported=reported.get(table.reported_number or 0, no_reported())), families
+        )
         _write_sheet(sheet, layout, paper)
         sheets.append(sheet)
     if sheets:
@@ -69,7 +71,7 @@ def _write_sheet(sheet: Sheet, layout: Layout, paper: str) -> None:
     write_atomically(stem.with_suffix(".html"), page)
 
 
-def _sheet(table: Table, source: TableSource, family: Family) -> Sheet:
+def _sheet(table: Table, source: TableSource, families: Families) -> Sheet:
     """A table with its columns and cells."""
     if isinstance(table, PublishedTable):
         cells = without_runs.make_published(table, source.reported)
@@ -79,7 +81,7 @@ def _sheet(table: Table, source: TableSource, family: Family) -> Sheet:
         return Sheet(table, without_runs.decomposition_columns(table), cells)  # the paper's own models
     resolved = source.resolved
     whole = expand(table, resolved.benchmarks, resolved.reported, resolved.preset)
-    cells = make_table(whole, source, family)
+    cells = make_table(whole, source, families)
     if isinstance(whole, BudgetTable):
         found = budget_verdicts(whole, cells, bool(timed_unevenly(source.measured.runs)))
         whole = whole.model_copy(update={"note": " ".join([*found, whole.note]).strip()})

@@ -471,6 +471,9 @@ class Claim(Config):
     the task; at any other scale the evidence is shown and the verdict is inconclusive."""
     note: str = ""
     """Limits of the test, or the reason for its threshold."""
+    primary: bool = False
+    """True for the few claims that a paper is about, such as those of its abstract. With the headline numbers they are
+    corrected as a family of their own."""
     weak: str = ""
     """Reason why the verdict has little value, if so: true by construction, or true of all methods."""
 
