@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.reported_tables import no_reported, read_reported
-from redraft.analysis.data.statistics import Family, corrected, estimate
+from redraft.analysis.data.statistics import Families, Family, corrected, estimate
 from redraft.analysis.figures.figure_drawing import draw, plot
 from redraft.analysis.measuring import families_of
 from redraft.analysis.pages.claims_page import counts
@@ -149,6 +149,38 @@ def test_tables_and_claims_are_corrected_together_each_comparison_once(experimen
     assert cell(frames[0], "points")["p_corrected"] == cell(frames[1], "points")["p_corrected"]
     assert claims[0]["p_corrected"] == cell(frames[0], "points")["p_corrected"] == pytest.approx(expected["points"])
     assert claims[1]["p_corrected"] == pytest.approx(expected["elsewhere"])
+
+
+def test_headlines_and_primary_claims_are_a_family_that_nothing_else_changes(experiments, tmp_path):
+    shutil.copytree(experiments.root / "experiments", tmp_path / "experiments")
+    headline = {
+        "table": 3,
+        "cell": REUSE,
+        "column": "tokens",
+        "form": "percent fewer",
+        "words": "It is {}.",
+        "short": "it is",
+    }
+    declared = TABLES | {"headlines": [headline]}
+    (tmp_path / "experiments/spec_rl/tables.yaml").write_text(yaml.safe_dump(declared))
+    claims = {"claims": [CLAIMS["claims"][0], CLAIMS["claims"][1] | {"primary": True}]}
+    (tmp_path / "experiments/spec_rl/claims.yaml").write_text(yaml.safe_dump(claims))
+    found = families_of(source(experiments := Experiments(tmp_path)), experiments)
+    tokens = ({0: 2600 / 4000, 2: (2 * 1200 + 2 * 320) / 4800}, 1.0, True)
+    elsewhere = ({0: -3000 / 3018, 2: -3200 / 3018}, 5.0, False)
+    assert (len(found.primary), len(found.other)) == (2, 3)
+    assert all(found.of(*each) is found.primary for each in (tokens, elsewhere))
+    expected = corrected([estimate(v, log=log).p_value(against) for v, against, log in (tokens, elsewhere)])
+    assert [found.corrected(*each) for each in (tokens, elsewhere)] == pytest.approx(expected)
+
+
+def test_more_null_comparisons_change_no_primary_verdict():
+    primary = [({0: 1.0 + i, 1: 1.1 + i, 2: 1.2 + i}, 0.0, False) for i in range(3)]
+    nulls = [({0: -1.0 - i, 1: 0.1, 2: 1.0 + i / 2}, 0.0, False) for i in range(40)]
+    alone, among = Families(primary), Families(primary, [*nulls, *primary])
+    assert len(among.other) == 40, "what is primary is not in the other family too"
+    assert [among.corrected(*each) for each in primary] == [alone.corrected(*each) for each in primary]
+    assert among.of(*primary[0]).level == alone.of(*primary[0]).level > among.of(*nulls[0]).level
 
 
 def test_a_comparison_is_known_by_its_values_and_its_threshold():
