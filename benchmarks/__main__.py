@@ -16,6 +16,7 @@ NAMES = (
     "scoring",
     "self_speculation",
     "smol",
+    "statistics",
     "updates",
     "vllm_rollout",
     "vllm_scoring",
