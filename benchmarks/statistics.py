@@ -21,7 +21,7 @@ from redraft.cli.terminal import table
 from redraft.config import Claim, Clock, Compare
 
 CAMPAIGNS = 1000
-"""Simulated campaigns of each design, without an effect and with one: a rate of 5 % has a standard error of 0.7 points."""
+"""Simulated campaigns of each design, without an effect and with one; 5 % has a standard error of 0.7 points."""
 CELLS = 36
 """Comparisons of a campaign, as many as the default one decides, of which the first `PRIMARY` are primary."""
 PRIMARY = 3

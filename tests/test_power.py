@@ -14,8 +14,11 @@ from scipy import stats
 from redraft.analysis.claims.verdicts import INCONCLUSIVE, REASONS
 from redraft.analysis.data.power import MOST_BLOCKS, POWER, blocks_needed, detectable, standardized
 from redraft.analysis.data.statistics import LEVEL, Family, corrected, estimate
-from redraft.analysis.pages.claims_page import power_text, seen_text
+from redraft.analysis.pages.claims_page import margin_text, power_text, seen_text
 from redraft.cli.report import seeds
+from redraft.config import Compare, Pairs, Several
+from redraft.config.claims import ClaimFile, margin_of
+from redraft.config.read import parse
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.result_files import write_with_hash
@@ -197,3 +200,45 @@ def test_without_a_test_the_command_gives_the_reason(layout, capsys):
     write_with_hash(layout.claims("spec_rl"), content)
     seeds("quality-kept", "tiny", wide=False, as_json=False)
     assert "nothing is tested: missing: grpo-vanilla" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verdict", "end"),
+    [
+        ("reproduced", "shown to be within the margin."),
+        ("contradicted", "shown to be beyond the margin."),
+        ("inconclusive", "open: these runs show neither."),
+    ],
+)
+def test_without_loss_has_three_outcomes(verdict, end):
+    assert margin_text({"verdict": verdict, "margin": 1.0}) == f"A difference of 1 counts as none (margin): {end}"
+    assert margin_text({"verdict": verdict, "margin": None}) == ""
+    assert margin_text({"verdict": "not run", "margin": 1.0}) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "margin"),
+    [
+        ({"expected": "above", "threshold": -1.0}, 1.0),
+        ({"expected": "below", "threshold": 2.0}, 2.0),
+        ({"expected": "within", "threshold": 3.0}, 3.0),
+        ({"expected": "above", "threshold": 0.0}, None),
+        ({"expected": "above", "threshold": 2.0}, None),
+        ({"expected": "below", "threshold": -2.0}, None),
+        ({"expected": "above", "threshold": 0.9, "relative": "ratio"}, None),
+    ],
+)
+def test_a_margin_is_a_threshold_on_the_other_side_of_no_effect(fields, margin):
+    assert margin_of(Compare(quantity="accuracy:all", cell="a", baseline="b", **fields)) == margin
+    pairs = Pairs(quantity="accuracy:all", pairs=[("a", "b"), ("c", "b")], **fields)
+    other = Compare(quantity="reward", cell="a", baseline="b", expected="above", threshold=0)
+    several = Several(tests=[pairs, other], at_least=1)
+    assert margin_of(pairs) == margin
+    content = {"claims": [{"id": "c", "quotation": "q", "section": "1", "test": several.model_dump()}]}
+    if margin is None:
+        assert parse(ClaimFile, content, "claims.yaml").margin == ""
+    else:
+        with pytest.raises(UserError, match=r"claims allow a difference \(c\)") as error:
+            parse(ClaimFile, content, "claims.yaml")
+        assert error.value.key == "margin"
+        assert parse(ClaimFile, content | {"margin": "One point is noise."}, "claims.yaml").margin

@@ -27,7 +27,7 @@ from redraft.config import (
     Trend,
     Unmeasured,
 )
-from redraft.config.claims import cells_of
+from redraft.config.claims import cells_of, margin_of
 
 FEWEST = 3
 """Cells or pairs of a claim about several that must have values; those without are named in the evidence."""
@@ -200,12 +200,6 @@ def _is_tolerance(test: Compare | Pairs) -> bool:
     return not test.over and (test.threshold < neutral if test.expected == "above" else test.threshold > neutral)
 
 
-def _margin(test: Compare | Pairs) -> float:
-    """Tolerance of a difference; 0 if an effect is required, and for a ratio."""
-    tolerates = test.expected == "within" or _is_tolerance(test)
-    return abs(test.threshold) if tolerates and test.relative == "difference" else 0.0
-
-
 def _related(test: Compare | Pairs | Extreme, cell: str, baseline: str) -> str:
     """`quantity, cell minus baseline`, or both quantities where the baseline's is another one; a ratio has no unit."""
     own, over, is_ratio = words(test.quantity), words(test.over or test.quantity), test.relative == "ratio"
@@ -257,7 +251,8 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
         seeds = sorted(set.intersection(*(set(values) for values in found.values())))
         # Arithmetic over pairs, as papers' averages of speedups are; over seeds ratios are averaged by logarithms.
         means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}
-        return _all(_sides(label, means, test, _bound_of_pairs(test, found, source, _margin(test))), absent, on)
+        bound = _bound_of_pairs(test, found, source, margin_of(test) or 0.0)
+        return _all(_sides(label, means, test, bound), absent, on)
     parts = [
         part
         for (cell, baseline), values in found.items()
@@ -265,7 +260,7 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
             _related(test, cell, baseline),
             values,
             test,
-            _bound_of_pairs(test, [(cell, baseline)], source, _margin(test)),
+            _bound_of_pairs(test, [(cell, baseline)], source, margin_of(test) or 0.0),
         )
     ]
     if isinstance(test, Pairs) and test.at_least:

@@ -20,7 +20,7 @@ from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Families, 
 from redraft.analysis.data.timing import is_timed, timed_unevenly
 from redraft.analysis.data.words import number
 from redraft.config import Claim, Several, Test, Unmeasured
-from redraft.config.claims import cells_of
+from redraft.config.claims import cells_of, margin_of
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
 REASONS = {
@@ -340,6 +340,7 @@ def _describe(posed: ClaimOnRuns, manifests: Mapping[str, list[str]], first: str
         "note": claim.note,
         "weak": claim.weak,
         "primary": claim.primary,
+        "margin": margin_of(claim.test),
         "same_as": "" if first == claim.id else first,
         "manifests": {cell: manifests.get(cell, []) for cell in cells_of(claim.test)},
         "decidable": posed.undecidable is None,

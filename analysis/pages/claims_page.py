@@ -65,6 +65,7 @@ def read_claims(file: Path, labels: Mapping[str, str], blocks: int) -> list[dict
                 "words": with_labels(with_minus(claim["evidence"]), own),
                 "sees": with_minus(seen_text(claim)),
                 "power_words": power_text(claim, blocks),
+                "margin_words": margin_text(claim),
                 "requirement": with_labels(with_minus(requirement(test)), own),
                 "reported_words": with_labels(with_minus(claim.get("reported_evidence", "")), labels),
                 "cells": {name: (labels.get(name, name), files) for name, files in claim["manifests"].items()},
@@ -120,6 +121,19 @@ def power_text(claim: Mapping[str, Any], blocks: int) -> str:
     else:
         more = f"An effect as measured needs {needed} {unit}s, {needed - power['units']} more"
     return f"{text} {more}."
+
+
+def margin_text(claim: Mapping[str, Any]) -> str:
+    """What a verdict on "without loss" shows (a non-inferiority test), in a sentence; empty for other claims."""
+    margin = claim.get("margin")
+    outcomes = {
+        REPRODUCED: "shown to be within the margin",
+        CONTRADICTED: "shown to be beyond the margin",
+        INCONCLUSIVE: "open: these runs show neither",
+    }
+    if margin is None or claim["verdict"] not in outcomes:
+        return ""
+    return f"A difference of {number(margin)} counts as none (margin): {outcomes[claim['verdict']]}."
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,19 @@ class Pairs(Config):
         return self
 
 
+def margin_of(test: "Test") -> float | None:
+    """Difference that a test counts as none, as in "without loss"; None for ratios and where an effect is required.
+
+    A bound on the expected side of 0 is an effect, and one on the other side a margin.
+    """
+    if not isinstance(test, Compare | Pairs) or test.relative != "difference" or test.over:
+        return None
+    if test.expected == "within":
+        return test.threshold
+    allowed = -test.threshold if test.expected == "above" else test.threshold
+    return allowed if allowed > 0 else None
+
+
 class Monotone(Config):
     """A quantity rises or falls along a sequence of cells."""
 
@@ -451,6 +464,11 @@ class Printed(Config):
         return low, high, tolerance * abs(self.scale)
 
 
+def tests_of(test: Test) -> list[Test]:
+    """A test, or those that `several` counts."""
+    return list(test.tests) if isinstance(test, Several) else [test]
+
+
 class Claim(Config):
     """A sentence of the paper that asserts a direction or a number, as a test."""
 
@@ -502,3 +520,13 @@ class ClaimFile(Config):
 
     claims: Annotated[list[Claim], distinct("claim", "id")] = []
     """All claims."""
+    margin: str = ""
+    """Reason for the margins of claims such as "without loss", which allow a difference; required if there are any."""
+
+    @model_validator(mode="after")
+    def _margin_has_a_reason(self) -> "ClaimFile":
+        allowing = [claim.id for claim in self.claims if any(margin_of(test) for test in tests_of(claim.test))]
+        if allowing and not self.margin.strip():
+            message = f"claims allow a difference ({', '.join(allowing[:3])}); give the reason for so large a margin"
+            raise invalid(message, "a sentence", ("margin",))
+        return self
