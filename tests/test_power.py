@@ -229,11 +229,11 @@ def test_without_loss_has_three_outcomes(verdict, end):
     ],
 )
 def test_a_margin_is_a_threshold_on_the_other_side_of_no_effect(fields, margin):
-    assert margin_of(Compare(quantity="accuracy:all", cell="a", baseline="b", **fields)) == margin
+    one = Compare(quantity="accuracy:all", cell="a", baseline="b", **fields)
     pairs = Pairs(quantity="accuracy:all", pairs=[("a", "b"), ("c", "b")], **fields)
     other = Compare(quantity="reward", cell="a", baseline="b", expected="above", threshold=0)
-    several = Several(tests=[pairs, other], at_least=1)
-    assert margin_of(pairs) == margin
+    several = Several(tests=[one, other], at_least=1)
+    assert margin_of(one) == margin_of(pairs) == margin
     content = {"claims": [{"id": "c", "quotation": "q", "section": "1", "test": several.model_dump()}]}
     if margin is None:
         assert parse(ClaimFile, content, "claims.yaml").margin == ""
