@@ -40,12 +40,11 @@ def families_of(source: TableSource, experiments: Experiments) -> Families:
     declared = [table for table in resolved.tables if not isinstance(table, TableWithoutRuns)]
     whole = {t.number: expand(t, resolved.benchmarks, resolved.reported, resolved.preset) for t in declared}
     cells = {number: tables.cells_of(table, source) for number, table in whole.items()}
-    headlines = [
-        cell
-        for each in experiments.tables(resolved.paper).headlines
-        for cell in cells.get(each.table, [])
-        if cell.line.row.cell == each.cell and cell.column.name == each.column
-    ]
+    headlines = []
+    for each in experiments.tables(resolved.paper).headlines:
+        of_cell = [cell for cell in cells.get(each.table, []) if cell.line.row.cell == each.cell and cell.compared]
+        # The last one, which the first screen shows: in a table along training that of the last policy.
+        headlines += [cell for cell in of_cell if cell.column.name == each.column][-1:]
     every = [cell for found in cells.values() for cell in found]
     posed = claims.pose(experiments.claims(resolved.paper).claims, source.measured, resolved.paper_scale)
     return Families(

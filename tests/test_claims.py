@@ -527,9 +527,10 @@ def test_the_evidence_has_the_number_that_the_paper_prints_of_the_test(runs):
 def test_a_verdict_has_the_power_of_each_comparison_and_names_the_one_that_decides(runs):
     test = pairs(B, C, D, expected="below", threshold=1.0)
     estimates = [estimate(p.values, log=True) for p in comparison_set(test, RunValues(Measuring(runs))).parts]
-    level = Family((p.values, 1.0, True) for p in comparison_set(test, RunValues(Measuring(runs))).parts).level
-    found = judged(test, runs)
-    for part, whole in zip(found["parts"], estimates, strict=True):
+    keys = [(p.values, 1.0, True) for p in comparison_set(test, RunValues(Measuring(runs))).parts]
+    family, found = Family(keys), judged(test, runs)
+    for part, whole, key in zip(found["parts"], estimates, keys, strict=True):
+        level = family.level(*key)
         assert part["power"]["effect"] == pytest.approx(detectable(whole, level).effect)
         assert part["power"]["needed"] == blocks_needed(whole, 1.0, level)
         assert (part["power"]["units"], part["power"]["is_ratio"]) == (3, True)

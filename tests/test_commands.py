@@ -409,6 +409,7 @@ ERRORS = {
     "cost": [["nope"], ["--memory", "--csv", "a.csv"]],
     "results": [[]],
     "claims": [["nope"]],
+    "seeds": [["nope"], ["quality-kept"], []],
     "doctor": [["--preset", "nope"]],
     "calibrate": [["a.csv", "--model", "b", "--out", "c"]],
     "simulate": [["a.json", "--lengths", "1"]],

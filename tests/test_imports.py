@@ -172,6 +172,7 @@ ALLOWED = {
     },
     "redraft.analysis.measuring": {*ROOMS_OF_ANALYSIS, "redraft.config", "redraft.layout"},
     "redraft.analysis.pages": {
+        "redraft.analysis.cost",
         "redraft.result_files",
         *BASE,
         *ROOMS_OF_ANALYSIS,

@@ -74,6 +74,7 @@ TABLES = {
     ]
 }
 CLAIMS = {
+    "margin": "A made-up one.",
     "claims": [
         {
             "id": "points",
@@ -101,7 +102,7 @@ CLAIMS = {
                 "threshold": 5.0,
             },
         },
-    ]
+    ],
 }
 
 
@@ -163,7 +164,7 @@ def test_headlines_and_primary_claims_are_a_family_that_nothing_else_changes(exp
     }
     declared = TABLES | {"headlines": [headline]}
     (tmp_path / "experiments/spec_rl/tables.yaml").write_text(yaml.safe_dump(declared))
-    claims = {"claims": [CLAIMS["claims"][0], CLAIMS["claims"][1] | {"primary": True}]}
+    claims = {"margin": "A made-up one.", "claims": [CLAIMS["claims"][0], CLAIMS["claims"][1] | {"primary": True}]}
     (tmp_path / "experiments/spec_rl/claims.yaml").write_text(yaml.safe_dump(claims))
     found = families_of(source(experiments := Experiments(tmp_path)), experiments)
     tokens = ({0: 2600 / 4000, 2: (2 * 1200 + 2 * 320) / 4800}, 1.0, True)
@@ -180,7 +181,7 @@ def test_more_null_comparisons_change_no_primary_verdict():
     alone, among = Families(primary), Families(primary, [*nulls, *primary])
     assert len(among.other) == 40, "what is primary is not in the other family too"
     assert [among.corrected(*each) for each in primary] == [alone.corrected(*each) for each in primary]
-    assert among.of(*primary[0]).level == alone.of(*primary[0]).level > among.of(*nulls[0]).level
+    assert among.primary.level(*primary[0]) == alone.primary.level(*primary[0]) > among.other.level(*nulls[0])
 
 
 def test_a_comparison_is_known_by_its_values_and_its_threshold():

@@ -11,17 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from redraft.analysis.claims.verdicts import INCONCLUSIVE, REASONS
+from redraft.analysis.claims.tests import Comparison, ComparisonSet
+from redraft.analysis.claims.verdicts import (
+    CONTRADICTED,
+    INCONCLUSIVE,
+    REASONS,
+    REPRODUCED,
+    Compared,
+    _undecided,
+)
 from redraft.analysis.data.power import MOST_BLOCKS, POWER, blocks_needed, detectable, standardized
-from redraft.analysis.data.statistics import LEVEL, Family, corrected, estimate
+from redraft.analysis.data.statistics import LEVEL, Families, Family, _identity, corrected, estimate
 from redraft.analysis.pages.claims_page import margin_text, power_text, seen_text
+from redraft.analysis.pages.seeds_needed import advice, seeds_needed
 from redraft.cli.report import seeds
-from redraft.config import Compare, Pairs, Several
+from redraft.config import Compare, Experiments, Pairs, Several
 from redraft.config.claims import ClaimFile, margin_of
 from redraft.config.read import parse
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.result_files import write_with_hash
+
+DEFAULT_CELLS = 4
+"""Cells of SPEC-RL that the preset tiny trains by default."""
 
 
 @pytest.mark.parametrize(("blocks", "effect"), [(3, 3.264), (5, 1.682), (10, 0.9960), (30, 0.5292)])
@@ -89,16 +101,47 @@ def test_ratios_need_blocks_by_their_logarithms():
     assert blocks_needed(estimate(ratios, log=True), 0.0) is None, "no ratio is compared with 0"
 
 
-@pytest.mark.parametrize("significant", [0, 1, 5])
-def test_the_level_of_a_family_is_the_largest_p_value_that_would_still_count(significant):
-    rng = np.random.default_rng(0)
-    certain = [({0: 9.0 + i, 1: 9.01 + i, 2: 9.02 + i}, 0.0, False) for i in range(significant)]
-    open_ = [(dict(enumerate(rng.normal(0, 1, 3))), 0.0, False) for _ in range(10)]
-    family = Family([*certain, *open_])
-    others = [estimate(values).p_value(0.0) for values, *_ in [*certain, *open_[1:]]]
-    assert corrected([*others, family.level])[-1] <= LEVEL + 1e-12
-    assert corrected([*others, family.level * 1.01])[-1] > LEVEL
-    assert Family([]).level == LEVEL
+def family_of(p_values):
+    """A family with these p-values, and its comparisons."""
+    family, keys = Family([]), [({0: float(i), 1: 2.0 + i, 2: 5.0}, 0.0, False) for i in range(len(p_values))]
+    family._p = {_identity(*key): p for key, p in zip(keys, p_values, strict=True)}
+    return family, keys
+
+
+@pytest.mark.parametrize(
+    ("p_values", "levels"),
+    [
+        ([0.001, 0.9], [0.025, 0.05]),
+        ([0.001, 0.5, 0.6], [0.05 / 3, 0.1 / 3, 0.1 / 3]),
+        ([0.5, 0.04], [0.05, 0.025]),
+        ([0.001, 0.002], [0.05, 0.05]),
+        ([0.3], [0.05]),
+    ],
+)
+def test_the_level_of_a_comparison_is_the_largest_p_value_that_would_count_among_the_others(p_values, levels):
+    family, keys = family_of(p_values)
+    assert [family.level(*key) for key in keys] == pytest.approx(levels)
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12))
+def test_a_level_is_the_limit_of_the_correction(p_values):
+    family, keys = family_of(p_values)
+    for i, key in enumerate(keys):
+        level, others = family.level(*key), [p for j, p in enumerate(p_values) if j != i]
+        assert corrected([*others, level * (1 - 1e-9)])[-1] <= LEVEL
+        assert level >= LEVEL or corrected([*others, level * (1 + 1e-6)])[-1] > LEVEL
+    new = ({0: -9.0, 1: 1.0, 2: 2.0}, 0.0, False)
+    assert corrected([*p_values, family.level(*new) * (1 - 1e-9)])[-1] <= LEVEL, "as a further member"
+
+
+def test_a_comparison_in_no_family_has_the_level_of_the_one_that_it_would_be_in():
+    values = {0: -1.0, 1: 0.5, 2: 2.0}
+    nulls = [({0: -1.0 - i, 1: 0.1, 2: 1.0 + i / 2}, 0.0, False) for i in range(30)]
+    families = Families([({0: 3.0, 1: 4.0, 2: 3.5}, 0.0, False)], nulls)
+    assert families.of(values, 0.0, primary=True) is families.primary
+    assert families.of(values, 0.0) is families.other
+    assert families.of(*nulls[0], primary=True) is families.other, "where it is"
+    assert Family([]).level(values, 0.0) == LEVEL
 
 
 def claim(why="seeds", parts=1, **power):
@@ -113,7 +156,11 @@ def claim(why="seeds", parts=1, **power):
         (claim(), 10, "An effect as measured needs 7 blocks, 4 more."),
         (claim(), 5, "An effect as measured needs 7 blocks, and the preset has 5."),
         (claim(needed=None), 5, "An effect as small as measured needs more than 1,000 blocks."),
-        (claim(needed=3), 5, "of 3 blocks; this one is the fifth."),
+        (
+            claim(needed=3),
+            5,
+            "3 blocks decide an effect as measured in four of five campaigns; this is one of the others.",
+        ),
         (claim(why=""), 5, "(by the uncertainty of the spread, 1.6 to 19.5)."),
         (claim(why="times"), 5, "(by the uncertainty of the spread, 1.6 to 19.5)."),
     ],
@@ -138,7 +185,7 @@ def test_what_is_not_tested_shows_nothing():
     untested = claim() | {"parts": [{"power": None}]}
     assert (seen_text(untested), power_text(untested, 5)) == ("", "")
     assert (seen_text(untested | {"deciding": None}), power_text(untested | {"deciding": None}, 5)) == ("", "")
-    assert set(REASONS) == {"seeds", "times", "ends", "scale"}
+    assert seen_text({"parts": untested["parts"]}) == "", "an earlier version judged it"
 
 
 @pytest.fixture
@@ -165,8 +212,8 @@ def test_the_command_prints_what_decides_a_claim_and_what_that_costs(layout, cap
     assert "mean accuracy (points), grpo-spec-l0.5 minus grpo-vanilla" in text
     assert re.search(r"3 +-5\.7 +-1 +3\.1 +7$", text, re.MULTILINE)
     assert "grpo-spec-l0 minus" not in text, "what is not tested has no power"
-    assert "needs 4 more blocks: 8 runs, about" in text
-    assert "the preset has 5 blocks; a preset with `blocks: 7` has enough" in text
+    assert "an effect as measured needs 4 more blocks\n" in text
+    assert "the preset has 5 blocks; one with `blocks: 7` and as many seeds has enough" in text
 
 
 def test_the_command_has_the_same_as_json_and_says_how_to_start(layout, capsys):
@@ -176,8 +223,43 @@ def test_the_command_has_the_same_as_json_and_says_how_to_start(layout, capsys):
     seeds("quality-kept", "tiny", wide=False, as_json=True)
     found = json.loads(capsys.readouterr().out)
     (row,) = found["rows"]
-    assert (row["units"], row["needed"], row["detectable"], row["decides"]) == (3, 4, 3.1, True)
-    assert found["notes"][-1] == "start them with: snakemake --config preset=tiny papers=spec_rl seeds=4"
+    assert (row["units"], row["needed"], row["could_see"], row["decides"]) == (3, 4, "3.1", True)
+    assert found["notes"][1:] == [
+        "an effect as measured needs 1 more block",
+        "start them with: snakemake --config preset=tiny papers=spec_rl seeds=4",
+        f"it trains {4 * DEFAULT_CELLS} runs; hours unknown",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"why": "times"}, "more blocks do not decide it: times uneven"),
+        ({"why": "cells"}, "more blocks do not decide it: too few cells"),
+        ({"verdict": "reproduced", "why": ""}, None),
+        ({"why": ""}, "more blocks do not decide it: an earlier version judged it"),
+    ],
+)
+def test_nobody_is_sent_to_train_for_what_seeds_do_not_decide(changes, note, layout):
+    found = claim() | {"evidence": "e", "manifests": {}} | changes
+    found["parts"][0] |= {"label": "l", "mean": 1.0, "threshold": 0.0}
+    experiments = Experiments()
+    notes = advice(found, seeds_needed(found), "spec_rl", experiments, experiments.preset("tiny"), layout)
+    assert notes == ([note] if note else [])
+
+
+def test_cells_beyond_the_default_need_the_target_that_has_them(layout):
+    found = claim(needed=4) | {"evidence": "e", "manifests": {"ppo-vanilla": []}}
+    found["parts"][0] |= {"label": "l", "mean": 1.0, "threshold": 0.0}
+    experiments = Experiments()
+    notes = advice(found, seeds_needed(found), "spec_rl", experiments, experiments.preset("tiny"), layout)
+    assert notes[1] == "start them with: snakemake reproduction --config preset=tiny papers=spec_rl seeds=4"
+
+
+def test_differences_of_rounding_are_no_spread():
+    found = estimate({0: 16.1 - 15.1, 1: 1.0, 2: 1.0})
+    assert detectable(found) is None
+    assert blocks_needed(found, 0.5) is None
 
 
 @pytest.mark.parametrize(
@@ -243,3 +325,34 @@ def test_a_margin_is_a_threshold_on_the_other_side_of_no_effect(fields, margin):
             parse(ClaimFile, content, "claims.yaml")
         assert error.value.key == "margin"
         assert parse(ClaimFile, content | {"margin": "One point is noise."}, "claims.yaml").margin
+
+
+def part(bound=""):
+    comparison = Comparison("c", {0: 1.0, 1: 2.0}, "above", 0.0, bound=bound)
+    return Compared(comparison, estimate(comparison.values), math.nan if bound else 0.5)
+
+
+YES, NO, OPEN = REPRODUCED, CONTRADICTED, INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("needed", "total", "outcomes", "needs", "expected"),
+    [
+        (1, 1, [OPEN], [7], (0, "seeds")),
+        (3, 3, [OPEN, OPEN, YES], [7, 40, 2], (1, "seeds")),
+        (3, 3, [OPEN, OPEN, OPEN], [7, 9, None], (2, "seeds")),
+        (3, 6, [YES, YES, NO, NO, OPEN, OPEN], [2, 2, 2, 2, 90, 12], (5, "seeds")),
+        (5, 6, [YES, YES, YES], [2, 2, 2], (None, "cells")),
+        (2, 4, [YES, "bound", OPEN, OPEN], [2, 0, 12, 30], (2, "seeds")),
+        (2, 2, [YES, "bound"], [2, 0], (None, "ends")),
+        (1, 1, [OPEN], [0], (None, "variance")),
+    ],
+)
+def test_what_an_inconclusive_claim_lacks_is_what_keeps_it_from_holding(needed, total, outcomes, needs, expected):
+    """`needs` has the blocks of each comparison, 0 where nothing is tested."""
+    parts = [part("floor" if outcome == "bound" else "") for outcome in outcomes]
+    found = [OPEN if outcome == "bound" else outcome for outcome in outcomes]
+    powers = [None if count == 0 else {"needed": count} for count in needs]
+    comparisons = ComparisonSet([each.part for each in parts], needed, total, [])
+    assert _undecided(comparisons, parts, found, powers) == expected
+    assert expected[1] in REASONS

@@ -26,7 +26,9 @@ REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", 
 REASONS = {
     "seeds": "too few seeds",
     "times": "times uneven",
+    "cells": "too few cells",
     "ends": "at an end of the scale",
+    "variance": "without variance",
     "scale": "not decidable at this scale",
 }
 """Why a claim with runs is inconclusive."""
@@ -208,30 +210,55 @@ def _decide(
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
     evidence = comparisons.summary + _sentence(parts, before, posed.claim.printed_of_test) + _untested(parts)
-    found_in = [families.of(part.values, part.threshold, part.is_ratio) for part in comparisons.parts]
-    powers = [_power(each, family.level) for each, family in zip(parts, found_in, strict=True)]
-    plotted: dict[str, Any] = {
-        "parts": [_plotted(each) | {"power": power} for each, power in zip(parts, powers, strict=True)]
-    }
-    # The comparison that the verdict depends on; None where none is tested.
-    plotted |= {"deciding": next((i for i, each in enumerate(parts) if each.p == p), None)}
+    keys = [(part.values, part.threshold, part.is_ratio) for part in comparisons.parts]
+    found_in = [families.of(*key, primary=posed.claim.primary) for key in keys]
+    powers = [_power(each, family.level(*key)) for each, family, key in zip(parts, found_in, keys, strict=True)]
+    shown = {"parts": [_plotted(each) | {"power": power} for each, power in zip(parts, powers, strict=True)]}
     if posed.undecidable:
         why, reason = posed.undecidable
         found = {"verdict": INCONCLUSIVE, "evidence": f"{reason}; {evidence}", "p": _number(p), "p_corrected": None}
-        return found | plotted | {"why": why}
+        return found | shown | {"deciding": _position(p, [each.p for each in parts]), "why": why}
     adjusted = [
-        math.nan if part.bound else family.corrected(part.values, part.threshold, part.is_ratio)
-        for part, family in zip(comparisons.parts, found_in, strict=True)
+        math.nan if part.part.bound else family.corrected(*key)
+        for part, family, key in zip(parts, found_in, keys, strict=True)
     ]
-    # By the same sides, so that both p-values are of the comparison that the verdict depends on.
+    # By the same sides, so that the corrected p-value is of the comparison that the uncorrected verdict depends on.
     _, p_corrected = overall(comparisons, sides, adjusted)
-    after, _ = overall(comparisons, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
-    if after != before:
-        count = len(found_in[plotted["deciding"] or 0])
-        evidence += f"; not significant after correction for {count} comparisons (p = {p_corrected:.2g})"
-    why = "" if after != INCONCLUSIVE else "ends" if any(part.bound for part in comparisons.parts) else "seeds"
+    outcomes = [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)]
+    after, _ = overall(comparisons, outcomes, adjusted)
+    deciding, why = _position(p_corrected, adjusted), ""
+    if deciding is not None:
+        p = parts[deciding].p
+        if after != before:
+            count = len(found_in[deciding])
+            evidence += f"; not significant after correction for {count} comparisons (p = {p_corrected:.2g})"
+    if after == INCONCLUSIVE:
+        deciding, why = _undecided(comparisons, parts, outcomes, powers)
     found = {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)}
-    return found | plotted | {"why": why}
+    return found | shown | {"deciding": deciding, "why": why}
+
+
+def _position(p: float, p_values: Sequence[float]) -> int | None:
+    """Index of a p-value; None for NaN."""
+    return next((i for i, each in enumerate(p_values) if each == p), None)
+
+
+def _undecided(
+    comparisons: ComparisonSet, parts: Sequence[Compared], outcomes: Sequence[str], powers: Sequence[dict | None]
+) -> tuple[int | None, str]:
+    """The open comparison that takes the most blocks until an inconclusive claim holds, and what the claim lacks.
+
+    The second is one of `REASONS`. Comparisons that are decided do not become another verdict's by more blocks.
+    """
+    missing = comparisons.needed - outcomes.count(REPRODUCED)
+    able = [i for i, outcome in enumerate(outcomes) if outcome == INCONCLUSIVE and powers[i]]
+    if len(able) >= missing:
+        # Of the open ones those that take the fewest blocks, as many as are missing.
+        by_blocks = sorted(able, key=lambda i: (powers[i] or {})["needed"] or math.inf)
+        return by_blocks[missing - 1], "seeds"
+    if comparisons.total > len(parts):
+        return None, "cells"
+    return None, "ends" if any(each.part.bound for each in parts) else "variance"
 
 
 def _untested(parts: Sequence[Compared]) -> str:

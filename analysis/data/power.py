@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from scipy import optimize, stats
 
-from redraft.analysis.data.statistics import LEVEL, Estimate
+from redraft.analysis.data.statistics import LEVEL, ROUNDING, Estimate
 
 POWER = 0.8
 """Probability with which a detectable effect gets a verdict."""
@@ -60,7 +60,7 @@ def detectable(found: Estimate, level: float = LEVEL) -> Detectable | None:
 
     Args:
         found: estimate with its blocks.
-        level: p-value below which the comparison counts (`Family.level`).
+        level: largest p-value that counts (`Family.level`).
     """
     spread = _spread(found)
     if not spread:
@@ -93,5 +93,7 @@ def blocks_needed(found: Estimate, against: float, level: float = LEVEL) -> int 
 
 
 def _spread(found: Estimate) -> float:
-    """Standard deviation of the blocks' means; 0 where there is no test."""
-    return float(np.std(found.units, ddof=1)) if found.testable else 0.0
+    """Standard deviation of the blocks' means; 0 where there is no test, and where they differ by rounding alone."""
+    if not found.testable or np.ptp(found.units) <= ROUNDING * max(1.0, *map(abs, found.units)):
+        return 0.0
+    return float(np.std(found.units, ddof=1))

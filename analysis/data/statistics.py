@@ -26,7 +26,7 @@ RESAMPLES = 9999
 """Resamples of a bootstrap."""
 ROUNDING = 1e-12
 """Largest error of rounding, relative to numbers above 1 and absolute for smaller ones."""
-FAMILY = ("comparison", "p_corrected", "primary")
+FAMILY = ("comparison", "p", "p_corrected", "primary")
 """Columns of a family's file."""
 NEUTRAL = {"ratio": 1.0, "speedup": 1.0, "difference": 0.0}
 """Value of a relative quantity when a cell equals its baseline."""
@@ -216,35 +216,43 @@ class Family:
     Two comparisons with the same values, threshold and kind are one: they are known by ten digits of their values.
     """
 
-    _corrected: dict[str, float]
+    _p: dict[str, float]
 
     def __init__(
         self, comparisons: Iterable[Comparison], blocks: Blocks = NO_BLOCKS, without: "Family | None" = None
     ) -> None:
         """Correct comparisons, apart from those that another family has."""
-        others: Mapping[str, float] = without._corrected if without else {}
+        others: Mapping[str, float] = without._p if without else {}
         found = {
             key: estimate(values, blocks, log).p_value(threshold)
             for values, threshold, log in comparisons
             if (key := _identity(values, threshold, log)) not in others
         }
         # What cannot be tested must not count: more comparisons weaken the correction of all.
-        tested = {key: p for key, p in found.items() if not math.isnan(p)}
-        self._corrected = dict(zip(tested, corrected(list(tested.values())), strict=True))
+        self._p = {key: p for key, p in found.items() if not math.isnan(p)}
 
     def __len__(self) -> int:
-        return len(self._corrected)
+        return len(self._p)
 
     def __contains__(self, comparison: Comparison) -> bool:
-        return _identity(*comparison) in self._corrected
+        return _identity(*comparison) in self._p
 
-    @property
-    def level(self) -> float:
-        """Largest p-value with which one more comparison would be significant after the correction."""
-        if not self._corrected:
-            return LEVEL
-        significant = sum(p <= LEVEL for p in self._corrected.values())
-        return LEVEL * min(significant + 1, len(self)) / len(self)
+    @cached_property
+    def _corrected(self) -> dict[str, float]:
+        return dict(zip(self._p, corrected(list(self._p.values())), strict=True))
+
+    def level(self, values: Mapping[int, float], threshold: float, log: bool = False) -> float:
+        """Largest p-value with which a comparison is significant after the correction, given those of the others.
+
+        One that is not in the family counts as a further member.
+        """
+        key = _identity(values, threshold, log)
+        others = np.sort([p for other, p in self._p.items() if other != key])
+        count = len(others) + 1
+        # By Benjamini and Hochberg's steps: rank j is reached if j - 1 others are at or below its limit.
+        limits = LEVEL * np.arange(1, count + 1) / count
+        reached = np.searchsorted(others, limits, side="right") >= np.arange(count)
+        return float(limits[reached].max())
 
     def corrected(self, values: Mapping[int, float], threshold: float, log: bool = False) -> float:
         """The corrected p-value of a comparison; NaN if it cannot be tested or is not in the family."""
@@ -267,19 +275,19 @@ class Families:
     def __len__(self) -> int:
         return len(self.primary) + len(self.other)
 
-    def of(self, values: Mapping[int, float], threshold: float, log: bool = False) -> Family:
-        """The family of a comparison."""
-        return self.primary if (values, threshold, log) in self.primary else self.other
+    def of(self, values: Mapping[int, float], threshold: float, log: bool = False, *, primary: bool = False) -> Family:
+        """The family of a comparison; of one that is in neither, such as of uneven times, that which `primary` says."""
+        comparison = (values, threshold, log)
+        return self.primary if comparison in self.primary or (primary and comparison not in self.other) else self.other
 
     def corrected(self, values: Mapping[int, float], threshold: float, log: bool = False) -> float:
         """The corrected p-value of a comparison; NaN if it cannot be tested or is in no family."""
         return self.of(values, threshold, log).corrected(values, threshold, log)
 
     def save(self, file: Path) -> None:
-        """Write the corrected p-value of each comparison."""
-        rows = [
-            (*row, family is self.primary) for family in (self.primary, self.other) for row in family._corrected.items()
-        ]
+        """Write the p-value of each comparison, without and with correction."""
+        both = ((self.primary, True), (self.other, False))
+        rows = [(key, p, family._corrected[key], primary) for family, primary in both for key, p in family._p.items()]
         with atomic(file) as temporary:
             pd.DataFrame(rows, columns=FAMILY).astype({FAMILY[-1]: bool}).to_parquet(temporary, index=False)
 
@@ -287,8 +295,8 @@ class Families:
     def load(cls, file: Path) -> "Families":
         """Read what `save` wrote."""
         families = cls()
-        for key, p, primary in read_parquet(file, FAMILY)[list(FAMILY)].itertuples(index=False):
-            (families.primary if primary else families.other)._corrected[key] = p
+        for key, p, _, primary in read_parquet(file, FAMILY)[list(FAMILY)].itertuples(index=False):
+            (families.primary if primary else families.other)._p[key] = p
         return families
 
 

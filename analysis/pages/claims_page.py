@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from redraft.analysis.data.words import number, with_minus, words
 from redraft.analysis.pages.cell_labels import with_labels
 from redraft.analysis.pages.forest import claim_plot
 from redraft.config import Experiments, Test
-from redraft.config.base import near
-from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.result_files import Typed, read_with_hash
 
@@ -27,15 +24,31 @@ ORDER = (CONTRADICTED, REPRODUCED, INCONCLUSIVE, NOT_RUN)
 """Order of claims by verdict: the decided ones first."""
 
 
+class _Power(Typed):
+    effect: float | None
+    low: float | None
+    high: float | None
+    is_ratio: bool
+    units: int
+    needed: int | None
+
+
+class _Part(Typed):
+    label: str
+    mean: float | None
+    threshold: float
+    power: _Power | None = None
+
+
 class _Claim(Typed):
     id: str
     verdict: str
     evidence: str
     same_as: str
     test: dict[str, Any]
-    parts: list[dict[str, Any]]
-    deciding: int | None
-    why: str
+    parts: list[_Part]
+    deciding: int | None = None
+    why: str = ""
     manifests: dict[str, Any]
 
 
@@ -78,19 +91,19 @@ def read_claims(file: Path, labels: Mapping[str, str], blocks: int) -> list[dict
 
 def _power(claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Power of the comparison that decides a claim; None where none is tested."""
-    return None if claim["deciding"] is None else claim["parts"][claim["deciding"]]["power"]
+    # Claims that an earlier version judged have none.
+    return None if claim.get("deciding") is None else claim["parts"][claim["deciding"]].get("power")
 
 
 def seen_text(claim: Mapping[str, Any]) -> str:
     """The smallest effect that the comparison which decides a claim can show; empty where none is tested."""
     power = _power(claim)
-    return "" if not power else f"{'a factor of ' * power['is_ratio']}{_size(power['effect'], power['is_ratio'])}"
+    return "" if not power else f"{'a factor of ' * power['is_ratio']}{size_text(power['effect'], power['is_ratio'])}"
 
 
-def _size(value: float | None, is_ratio: bool) -> str:
-    if value is None or (is_ratio and value > LARGE_FACTOR):
-        return "∞"
-    return number(value)
+def size_text(value: float | None, is_ratio: bool) -> str:
+    """A detectable effect; ∞ for None, which is infinite, and for factors above `LARGE_FACTOR`."""
+    return "∞" if value is None or (is_ratio and value > LARGE_FACTOR) else number(value)
 
 
 def power_text(claim: Mapping[str, Any], blocks: int) -> str:
@@ -103,19 +116,19 @@ def power_text(claim: Mapping[str, Any], blocks: int) -> str:
     if not (power := _power(claim)):
         return ""
     unit, is_ratio, needed = "block" if blocks > 1 else "seed", power["is_ratio"], power["needed"]
-    ends = " to ".join(_size(power[end], is_ratio) for end in ("low", "high"))
+    ends = " to ".join(size_text(power[end], is_ratio) for end in ("low", "high"))
     seen = seen_text(claim) if is_ratio else f"a difference of {seen_text(claim)}"
     which = "comparison that decides" if len(claim["parts"]) > 1 else "test"
     text = (
         f"With {power['units']} {unit}s the {which} shows {seen} from the required value in four of five "
         f"campaigns (by the uncertainty of the spread, {ends})."
     )
-    if claim["why"] != "seeds":
+    if claim.get("why") != "seeds":
         return text
     if needed is None:
         more = f"An effect as small as measured needs more than {MOST_BLOCKS:,} {unit}s"
     elif needed <= power["units"]:
-        more = f"An effect as measured is decided in four of five campaigns of {needed} {unit}s; this one is the fifth"
+        more = f"{needed} {unit}s decide an effect as measured in four of five campaigns; this is one of the others"
     elif unit == "block" and needed > blocks:
         more = f"An effect as measured needs {needed} blocks, and the preset has {blocks}"
     else:
@@ -134,73 +147,6 @@ def margin_text(claim: Mapping[str, Any]) -> str:
     if margin is None or claim["verdict"] not in outcomes:
         return ""
     return f"A difference of {number(margin)} counts as none (margin): {outcomes[claim['verdict']]}."
-
-
-@dataclass(frozen=True)
-class SeedsNeeded:
-    """What it takes to decide a comparison of a claim.
-
-    Attributes:
-        comparison: its label.
-        units: blocks (seeds, if the preset has no blocks) that it has.
-        mean: measured value; None if it is no finite number.
-        required: required value.
-        detectable: smallest distance from the required value that so many units show in four of five campaigns, of
-            ratios a factor; None where nothing is tested.
-        needed: units that show the measured distance in four of five campaigns; None beyond `MOST_BLOCKS`.
-        decides: whether the claim's verdict depends on this comparison.
-    """
-
-    comparison: str
-    units: int
-    mean: float | None
-    required: float
-    detectable: float | None
-    needed: int | None
-    decides: bool
-
-
-def seeds_needed(claim: Mapping[str, Any]) -> list[SeedsNeeded]:
-    """What it takes to decide each tested comparison of a judged claim."""
-    return [
-        SeedsNeeded(
-            with_minus(part["label"]),
-            part["power"]["units"],
-            part["mean"],
-            part["threshold"],
-            part["power"]["effect"],
-            part["power"]["needed"],
-            index == claim["deciding"],
-        )
-        for index, part in enumerate(claim["parts"])
-        if part["power"]
-    ]
-
-
-def judged_claim(layout: Layout, experiments: Experiments, name: str) -> tuple[str, dict[str, Any]]:
-    """The paper and a judged claim, by its id or `paper/id`.
-
-    Raises:
-        UserError: if no paper, or more than one, has such a claim, or if it has no verdict at the preset yet.
-    """
-    paper, _, claim_id = name.rpartition("/")
-    ids = {each: [claim.id for claim in experiments.claims(each).claims] for each in experiments.papers}
-    if paper and paper not in ids:
-        raise UserError("no such paper", key="claim", value=name, allowed=list(ids))
-    having = [each for each in ([paper] if paper else ids) if claim_id in ids[each]]
-    if not having:
-        known = [claim for each in ([paper] if paper else ids) for claim in ids[each]]
-        raise UserError("no such claim", key="claim", value=name, allowed=near(claim_id, known))
-    if len(having) > 1:
-        raise UserError(
-            "several papers have this claim", key="claim", value=name, allowed=[f"{p}/{claim_id}" for p in having]
-        )
-    file = layout.claims(having[0])
-    judged = {claim["id"]: claim for claim in read_with_hash(file, CLAIMS)} if file.exists() else {}
-    if claim_id not in judged:
-        hint = f"train and judge it first: snakemake --config preset={layout.preset} papers={having[0]}"
-        raise UserError("this claim has no verdict yet", file=file, key="claim", value=name, hint=hint)
-    return having[0], judged[claim_id]
 
 
 def counts(claims: Sequence[Mapping[str, Any]], key: str = "verdict") -> dict[str, int]:

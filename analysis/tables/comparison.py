@@ -468,7 +468,8 @@ def _record(cell: TableCell, families: Families, source: TableSource) -> dict:
 def _detectable(cell: TableCell, families: Families) -> float:
     if not cell.compared:
         return math.nan
-    found = detectable(cell.estimate, families.of(cell.values, cell.neutral, cell.is_ratio).level)
+    comparison = (cell.values, cell.neutral, cell.is_ratio)
+    found = detectable(cell.estimate, families.of(*comparison).level(*comparison))
     return found.effect if found else math.nan
 
 

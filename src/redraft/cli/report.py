@@ -76,8 +76,7 @@ def seeds(
     as_json: AsJson = False,
 ) -> None:
     """Print how small an effect the runs of a claim can show, and how many seeds would decide it."""
-    from redraft.analysis.cost.campaign_cost import costs_of
-    from redraft.analysis.pages.claims_page import judged_claim, seeds_needed
+    from redraft.analysis.pages.seeds_needed import advice, judged_claim, seeds_needed
     from redraft.config import Experiments
     from redraft.layout import Layout, require
 
@@ -87,35 +86,16 @@ def seeds(
     paper, judged = judged_claim(layout, experiments, claim)
     rows = seeds_needed(judged)
     unit = "block" if settings.blocks > 1 else "seed"
-    deciding = [row for row in rows if row.decides and row.needed is not None and row.needed > row.units]
     notes = [f"{paper}/{judged['id']}: “{judged['quotation']}”: {judged['verdict']}"]
-    if not rows:
-        notes.append(f"nothing is tested: {judged['evidence']}")
-    for row in deciding:
-        cells = [experiments.cell(f"{paper}/{name}") for name in judged["manifests"]]
-        costs = costs_of(cells, experiments, settings, layout)
-        added = (row.needed or 0) - row.units
-        hours = sum(cost.device_hours / cost.runs for cost in costs if cost.device_hours is not None) * added
-        notes.append(
-            f"an effect as measured needs {added} more {unit}{'s' * (added > 1)}: {added * len(cells)} runs, about "
-            f"{60 * hours:,.0f} core or GPU minutes"
-        )
-        if settings.blocks > 1 and (row.needed or 0) > settings.blocks:
-            notes.append(f"the preset has {settings.blocks} blocks; a preset with `blocks: {row.needed}` has enough")
-        else:
-            notes.append(f"start them with: snakemake --config preset={preset} papers={paper} seeds={row.needed}")
+    notes += advice(judged, rows, paper, experiments, settings, layout)
     if as_json:
         echo(document("seeds", {"preset": preset, "claim": claim}, map(asdict, rows), notes))
         return
     header = ["comparison", f"{unit}s", "measured", "required", "could see", "needs"]
+    figures = [[_figures(value) for value in (row.mean, row.required)] for row in rows]
     shown = [
-        [
-            row.comparison,
-            str(row.units),
-            *map(_figures, (row.mean, row.required, row.detectable)),
-            str(row.needed or "–"),
-        ]
-        for row in rows
+        [row.comparison, str(row.units), *values, row.could_see, str(row.needed or "–")]
+        for row, values in zip(rows, figures, strict=True)
     ]
     lines = [filled(notes[0], "  "), *([table(header, shown, wraps=["comparison"], wide=wide)] if rows else [])]
     echo("\n\n".join([*lines, "\n".join(filled(note, "  ") for note in notes[1:])]).rstrip())

@@ -135,10 +135,12 @@ def margin_of(test: "Test") -> float | None:
 
     A bound on the expected side of 0 is an effect, and one on the other side a margin.
     """
-    if not isinstance(test, Compare | Pairs) or test.relative != "difference" or test.over:
+    if not isinstance(test, Compare | Pairs) or test.relative != "difference":
         return None
     if test.expected == "within":
         return test.threshold
+    if test.over:  # a share, such as that of a step's time, has no such value
+        return None
     allowed = -test.threshold if test.expected == "above" else test.threshold
     return allowed if allowed > 0 else None
 

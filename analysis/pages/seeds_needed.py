@@ -1,0 +1,139 @@
+"""What it takes to decide a claim: `redraft seeds`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redraft.analysis.claims.verdicts import INCONCLUSIVE, REASONS
+from redraft.analysis.cost.campaign_cost import training_line
+from redraft.analysis.data.power import MOST_BLOCKS
+from redraft.analysis.data.words import with_minus
+from redraft.analysis.pages.claims_page import CLAIMS, size_text
+from redraft.config import Experiments, Preset
+from redraft.config.base import near
+from redraft.errors import UserError
+from redraft.layout import Layout
+from redraft.result_files import read_with_hash
+
+
+@dataclass(frozen=True)
+class SeedsNeeded:
+    """What it takes to decide a comparison of a claim.
+
+    Attributes:
+        comparison: its label.
+        units: blocks (seeds, if the preset has no blocks) that it has.
+        mean: measured value; None if it is no finite number.
+        required: required value.
+        could_see: smallest distance from the required value that so many units show in four of five campaigns, of
+            ratios a factor; ∞ if the spread is not known.
+        needed: units that show the measured distance in four of five campaigns; None beyond `MOST_BLOCKS`.
+        decides: whether the claim's verdict depends on this comparison.
+    """
+
+    comparison: str
+    units: int
+    mean: float | None
+    required: float
+    could_see: str
+    needed: int | None
+    decides: bool
+
+
+def seeds_needed(claim: Mapping[str, Any]) -> list[SeedsNeeded]:
+    """What it takes to decide each tested comparison of a judged claim."""
+    return [
+        SeedsNeeded(
+            with_minus(part["label"]),
+            power["units"],
+            part["mean"],
+            part["threshold"],
+            size_text(power["effect"], power["is_ratio"]),
+            power["needed"],
+            index == claim.get("deciding"),
+        )
+        for index, part in enumerate(claim["parts"])
+        if (power := part.get("power"))
+    ]
+
+
+def judged_claim(layout: Layout, experiments: Experiments, name: str) -> tuple[str, dict[str, Any]]:
+    """The paper and a judged claim, by its id or `paper/id`.
+
+    Raises:
+        UserError: if no paper, or more than one, has such a claim, or if it has no verdict at the preset yet.
+    """
+    paper, _, claim_id = name.rpartition("/")
+    ids = {each: [claim.id for claim in experiments.claims(each).claims] for each in experiments.papers}
+    if paper and paper not in ids:
+        raise UserError("no such paper", key="claim", value=name, allowed=list(ids))
+    having = [each for each in ([paper] if paper else ids) if claim_id in ids[each]]
+    if not having:
+        known = [claim for each in ([paper] if paper else ids) for claim in ids[each]]
+        raise UserError("no such claim", key="claim", value=name, allowed=near(claim_id, known))
+    if len(having) > 1:
+        raise UserError(
+            "several papers have this claim", key="claim", value=name, allowed=[f"{p}/{claim_id}" for p in having]
+        )
+    file = layout.claims(having[0])
+    judged = {claim["id"]: claim for claim in read_with_hash(file, CLAIMS)} if file.exists() else {}
+    if claim_id not in judged:
+        hint = f"train and judge it first: snakemake --config preset={layout.preset} papers={having[0]}"
+        raise UserError("this claim has no verdict yet", file=file, key="claim", value=name, hint=hint)
+    return having[0], judged[claim_id]
+
+
+def advice(
+    claim: Mapping[str, Any],
+    rows: Sequence[SeedsNeeded],
+    paper: str,
+    experiments: Experiments,
+    preset: Preset,
+    layout: Layout,
+) -> list[str]:
+    """What would decide an inconclusive claim, with the command and the runs that it starts, or why nothing would.
+
+    Empty for a claim that is decided.
+    """
+    unit = "block" if preset.blocks > 1 else "seed"
+    if not rows:
+        return [f"nothing is tested: {claim['evidence']}"]
+    if claim["verdict"] != INCONCLUSIVE:
+        return []
+    if claim.get("why") != "seeds":
+        return [f"more {unit}s do not decide it: {REASONS.get(claim.get('why', ''), 'an earlier version judged it')}"]
+    row = next(row for row in rows if row.decides)
+    if row.needed is None:
+        return [f"an effect as small as measured needs more than {MOST_BLOCKS:,} {unit}s"]
+    if row.needed <= row.units:
+        return [
+            f"{row.needed} {unit}s decide an effect as measured in four of five campaigns; this is one of the others"
+        ]
+    more = row.needed - row.units
+    found = [f"an effect as measured needs {more} more {unit}{'s' * (more > 1)}"]
+    if preset.blocks > 1 and row.needed > preset.blocks:
+        fix = f"one with `blocks: {row.needed}` and as many seeds has enough"
+        return [*found, f"the preset has {preset.blocks} blocks; {fix}"]
+    target, missing = _command(paper, set(claim["manifests"]), row.needed, experiments, preset, layout)
+    cost = training_line(missing, experiments, preset, layout) or "hours unknown"
+    command = f"snakemake {target}--config preset={preset.name} papers={paper} seeds={row.needed}"
+    return [*found, f"start them with: {command}", f"it trains {len(missing)} runs; {cost}"]
+
+
+def _command(
+    paper: str, cells: set[str], seeds: int, experiments: Experiments, preset: Preset, layout: Layout
+) -> tuple[str, list[str]]:
+    """The smallest target of Snakemake that has these cells, and the cell of each run that it trains."""
+    reproduction = experiments.grids(paper, beyond_paper=False)
+    grids = {
+        "": experiments.default_grids(preset, paper) or [],
+        "reproduction ": reproduction,
+        "extras ": reproduction + experiments.grids(paper, beyond_paper=True),
+    }
+    known = {
+        target: [c for c in experiments.cells(paper, of) if c.model in preset.models and c.data in preset.data]
+        for target, of in grids.items()
+    }
+    target = next((name for name, found in known.items() if cells <= {cell.name for cell in found}), "extras ")
+    runs = [(cell, seed) for cell in known[target] for seed in range(seeds)]
+    return target, [c.id for c, seed in runs if not (layout.run(c.id, seed) / "manifest.json").exists()]
