@@ -86,7 +86,9 @@ def test_measurements_of_other_runs_than_those_collected_are_an_error(folder):
 def test_the_family_is_written_with_them_and_gives_the_same_p_values(folder):
     made, read = Families(COMPARISONS[:1], COMPARISONS), Families.load(folder / FAMILY)
     assert len(read) == len(made) == 2
-    assert [read.corrected(*each) for each in COMPARISONS] == [made.corrected(*each) for each in COMPARISONS]
+    assert [read.of(*each).corrected(*each) for each in COMPARISONS] == [
+        made.of(*each).corrected(*each) for each in COMPARISONS
+    ]
     assert set(read_json(folder / "measured.json")["sha256"]) == {"measured.parquet", "family.parquet", "resolved.json"}
     assert pd.read_parquet(folder / "measured.parquet")["seed"].isna().sum() == 2, "empty ones have one line"
 

@@ -172,7 +172,7 @@ def test_headlines_and_primary_claims_are_a_family_that_nothing_else_changes(exp
     assert (len(found.primary), len(found.other)) == (2, 3)
     assert all(found.of(*each) is found.primary for each in (tokens, elsewhere))
     expected = corrected([estimate(v, log=log).p_value(against) for v, against, log in (tokens, elsewhere)])
-    assert [found.corrected(*each) for each in (tokens, elsewhere)] == pytest.approx(expected)
+    assert [found.of(*each).corrected(*each) for each in (tokens, elsewhere)] == pytest.approx(expected)
 
 
 def test_more_null_comparisons_change_no_primary_verdict():
@@ -180,7 +180,9 @@ def test_more_null_comparisons_change_no_primary_verdict():
     nulls = [({0: -1.0 - i, 1: 0.1, 2: 1.0 + i / 2}, 0.0, False) for i in range(40)]
     alone, among = Families(primary), Families(primary, [*nulls, *primary])
     assert len(among.other) == 40, "what is primary is not in the other family too"
-    assert [among.corrected(*each) for each in primary] == [alone.corrected(*each) for each in primary]
+    assert [among.of(*each).corrected(*each) for each in primary] == [
+        alone.of(*each).corrected(*each) for each in primary
+    ]
     assert among.primary.level(*primary[0]) == alone.primary.level(*primary[0]) > among.other.level(*nulls[0])
 
 

@@ -48,11 +48,13 @@ def standardized(blocks: int, level: float = LEVEL, power: float = POWER) -> flo
     spreads = np.sqrt(stats.chi2.ppf((np.arange(GRID) + 0.5) / GRID, freedom) / freedom)
     limits = stats.t.ppf(1 - level / 2, freedom) * spreads
 
-    def excess(shift: float) -> float:
-        return float(np.mean(stats.norm.sf(limits - shift) + stats.norm.cdf(-limits - shift))) - power
-
     # As large as the largest limit, a shift is beyond nearly all of them.
-    return float(optimize.brentq(excess, 0.0, float(limits.max()) + 10)) / math.sqrt(blocks)
+    shift = optimize.brentq(
+        lambda shift: np.mean(stats.norm.sf(limits - shift) + stats.norm.cdf(-limits - shift)) - power,
+        0.0,
+        float(limits.max()) + 10,
+    )
+    return float(shift) / math.sqrt(blocks)
 
 
 def detectable(found: Estimate, level: float = LEVEL) -> Detectable | None:

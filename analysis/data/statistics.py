@@ -234,9 +234,6 @@ class Family:
     def __len__(self) -> int:
         return len(self._p)
 
-    def __contains__(self, comparison: Comparison) -> bool:
-        return _identity(*comparison) in self._p
-
     @cached_property
     def _corrected(self) -> dict[str, float]:
         return dict(zip(self._p, corrected(list(self._p.values())), strict=True))
@@ -277,12 +274,8 @@ class Families:
 
     def of(self, values: Mapping[int, float], threshold: float, log: bool = False, *, primary: bool = False) -> Family:
         """The family of a comparison; of one that is in neither, such as of uneven times, that which `primary` says."""
-        comparison = (values, threshold, log)
-        return self.primary if comparison in self.primary or (primary and comparison not in self.other) else self.other
-
-    def corrected(self, values: Mapping[int, float], threshold: float, log: bool = False) -> float:
-        """The corrected p-value of a comparison; NaN if it cannot be tested or is in no family."""
-        return self.of(values, threshold, log).corrected(values, threshold, log)
+        key = _identity(values, threshold, log)
+        return self.primary if key in self.primary._p or (primary and key not in self.other._p) else self.other
 
     def save(self, file: Path) -> None:
         """Write the p-value of each comparison, without and with correction."""

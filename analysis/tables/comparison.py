@@ -17,7 +17,17 @@ from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.power import detectable
 from redraft.analysis.data.quantities import bound_of, of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
-from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, RATIOS, Blocks, Estimate, Families, estimate, paired
+from redraft.analysis.data.statistics import (
+    NEUTRAL,
+    PAIRINGS,
+    RATIOS,
+    Blocks,
+    Estimate,
+    Families,
+    Family,
+    estimate,
+    paired,
+)
 from redraft.analysis.data.timing import is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
 from redraft.analysis.tables.cell_verdicts import (
     BASELINE,
@@ -437,6 +447,9 @@ def _record(cell: TableCell, families: Families, source: TableSource) -> dict:
     name, resolved = line.row.cell, source.resolved
     # Seeds without a finished run are named only where another seed of the cell has one.
     wanted = resolved.cell(name).seeds if name else resolved.seeds
+    comparison = (cell.values, cell.neutral, cell.is_ratio)
+    family = families.of(*comparison)
+    smallest = detectable(found, family.level(*comparison)) if cell.compared else None
     return {
         "group": line.group,
         "row": line.label,
@@ -448,12 +461,12 @@ def _record(cell: TableCell, families: Families, source: TableSource) -> dict:
         "n_seeds": len(found.seeds),
         "reported": cell.reported,
         "deviation": found.mean - cell.reported,
-        "verdict": _verdict(cell, families, source),
+        "verdict": _verdict(cell, family, source),
         "bootstrap_low": found.bootstrap.low,
         "bootstrap_high": found.bootstrap.high,
         "p": found.p_value(cell.neutral) if cell.compared else math.nan,
-        "p_corrected": families.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan,
-        "detectable": _detectable(cell, families),
+        "p_corrected": family.corrected(*comparison) if cell.compared else math.nan,
+        "detectable": smallest.effect if smallest else math.nan,
         "iqm": found.iqm,
         "noise": cell.noise,
         "cell": id_of(resolved.paper, name) if name else "",
@@ -465,22 +478,14 @@ def _record(cell: TableCell, families: Families, source: TableSource) -> dict:
     }
 
 
-def _detectable(cell: TableCell, families: Families) -> float:
-    if not cell.compared:
-        return math.nan
-    comparison = (cell.values, cell.neutral, cell.is_ratio)
-    found = detectable(cell.estimate, families.of(*comparison).level(*comparison))
-    return found.effect if found else math.nan
-
-
-def _verdict(cell: TableCell, families: Families, source: TableSource) -> str:
+def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
     if not cell.applicable:
         # A row without runs is missing in all columns: one of unsampled benchmarks alone would count as run.
         name = cell.line.row.cell
         return MISSING if name and name not in source.measured.runs.runs["cell"].to_numpy() else NOT_APPLICABLE
     relative = relation(cell.column)
     is_baseline = bool(relative) and cell.line.is_baseline
-    corrected = families.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan
+    corrected = family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan
     result = verdict(cell.estimate, cell.reported, relative, is_baseline, corrected)
     if cell.bound and result not in (MISSING, BASELINE, NOT_COMPARABLE):
         return INCONCLUSIVE

@@ -135,20 +135,17 @@ def _details(slot: Slot, line: SheetRow, base: Path) -> dict[str, Any] | None:
     return {"title": title, "terms": found, "links": list(dict.fromkeys(links))}
 
 
-def _detectable(value: float, decimals: int) -> str:
-    # `number` would write an infinite one as a target that was never reached.
-    return "" if math.isnan(value) else "∞" if math.isinf(value) else number(value, decimals)
-
-
 def _terms(slot: Slot) -> dict[str, str]:
     """A cell's details, each a word and its text."""
     cell, decimals = slot.cell, slot.column.decimals
     reported, deviation, seeds = cell["reported"], cell["deviation"], str(cell["seeds"]).split()
+    # `number` would write an infinite one as a target that was never reached.
+    seen = "∞" if math.isinf(cell["detectable"]) else number(cell["detectable"], decimals)
     terms = {
         "Value": slot.value,
         "95 % interval": slot.interval,
         "Verdict": MEANINGS.get(slot.verdict, slot.verdict),
-        "Could have seen": _detectable(cell["detectable"], decimals),
+        "Could have seen": "" if math.isnan(cell["detectable"]) else seen,
         "Corrected p": "" if math.isnan(cell["p_corrected"]) else f"{cell['p_corrected']:.2g}",
         "Paper": "" if math.isnan(reported) else number(reported, decimals),
         "Deviation": f"{deviation:+.{decimals}f}".replace("-", "−") if math.isfinite(deviation) else "",

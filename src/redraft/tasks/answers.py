@@ -30,9 +30,11 @@ _JOIN = r"(?:[,;/&]|(?:[,;]\s*)?\b(?i:or|and|nor)\b)"
 """What joins the labels of several options."""
 _LABELS = re.compile(rf"(?:\s*{_JOIN}\s*\(?[{LETTERS}]\)?)+\.?")
 """Nothing but further labels, such as `, B or C`. A bare letter is no label in other texts: `(C) points A and B`."""
-_LABEL = re.compile(rf"(?:^|\d\s|{_JOIN})\s*\(([{LETTERS}])\)(?![-\w(])")
-"""A further label at the start of a text, after a number or after a join; not the `(E)` of `(C) energy (E)` or of
-`(C) (E)-but-2-ene`."""
+_NEXT_LABELS = re.compile(rf"\s*\([{LETTERS}]\)(?:\s*(?:{_JOIN})?\s*\([{LETTERS}]\))*\.?\s*")
+"""Labels that follow without a join, as in `(A) (B)`; not the text of `C. (A) and (B) both in the same way.`."""
+_LABEL = re.compile(rf"(?:\d\s|{_JOIN})\s*\(([{LETTERS}])\)(?![-\w(])")
+"""A further label after a number or after a join; not the `(E)` of `(C) energy (E)` or of `(C) (E)-but-2-ene`."""
+_STARTS_WITH_LABEL = re.compile(rf"\s*\([{LETTERS}]\)")
 _ABOUT_OPTIONS = re.compile(r"\s*(?i:both|all|either|neither|none|only|options?|statements?)\b")
 """Start of an option's text that is about other options: `(D) Both (A) and (B)`."""
 
@@ -112,17 +114,21 @@ def letter(content: str) -> str | None:
     if not match or not match.lastindex:
         return None
     found = match[match.lastindex]
-    others = _labels(content[match.end(match.lastindex) :].lstrip(".:)"))
+    others = _labels(content[match.end(match.lastindex) :].lstrip(".:)"), in_parentheses=match.lastindex == 1)
     return found if others <= {found} else None
 
 
-def _labels(text: str) -> set[str]:
-    """Letters of options that are named in the text after a label; empty if it is the text of an option."""
+def _labels(text: str, *, in_parentheses: bool) -> set[str]:
+    """Letters of options that are named in the text after a label; empty if it is the text of an option.
+
+    Of the label `C.`, unlike `(C)`, a text that begins with a label is about other options.
+    """
     # Fonts change nothing. The blank is in place of a command, so that `5\textbf{(B)}` is no product.
     text = re.sub("[{}$]", "", _FONT.sub(" ", text))
-    if _LABELS.fullmatch(text):
+    if _LABELS.fullmatch(text) or (in_parentheses and _NEXT_LABELS.fullmatch(text)):
         return set(re.findall(rf"\b[{LETTERS}]\b", text))
-    return set() if _ABOUT_OPTIONS.match(text) else set(_LABEL.findall(text))
+    about_options = _STARTS_WITH_LABEL.match(text) or _ABOUT_OPTIONS.match(text)
+    return set() if about_options else set(_LABEL.findall(text))
 
 
 def grade_choice(text: str, answer: str) -> GradedAnswer:
