@@ -101,7 +101,7 @@ def test_the_whole_campaign_is_listed_in_seconds_without_any_data(experiments, t
     assert f"198 runs to train, of {len(wanted)} cells: " in summary
     assert re.search(r"training: [\d,]{5,} GPU-hours by `redraft cost`, and \d+ runs of unknown hours ", summary)
     assert summary.endswith("next: snakemake -p reproduction --config preset=paper")
-    assert seconds < 90  # about 15 on an idle machine
+    assert seconds < 300  # about 30 on an idle machine
     assert not (folder / "results/paper/runs").exists()
     memory, nodes = {}, {}
     for job in re.findall(r"^rule train:\n((?: .*\n)+)", text, flags=re.M):
