@@ -140,7 +140,7 @@ def test_tables_and_claims_are_corrected_together_each_comparison_once(experimen
         "points": ({0: -3000 / 3018, 2: -3200 / 3018}, 0.0),
         "elsewhere": ({0: -3000 / 3018, 2: -3200 / 3018}, 5.0),
     }
-    assert len(families) == len(tested), "the difference in points stands in two tables and a claim, and is one"
+    assert len(families) == len(tested), "the difference in points is in two tables and a claim, and counts once"
     p_values = [estimate(values, log=neutral == 1.0).p_value(neutral) for values, neutral in tested.values()]
     expected = dict(zip(tested, corrected(p_values), strict=True))
     frames = [make_table(table(number), source(experiments), families) for number in (3, 101)]

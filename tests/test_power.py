@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from benchmarks.statistics import BASELINE, QUANTITY, Simulated
 from redraft.analysis.claims.tests import Comparison, ComparisonSet
 from redraft.analysis.claims.verdicts import (
     CONTRADICTED,
@@ -19,13 +20,14 @@ from redraft.analysis.claims.verdicts import (
     REPRODUCED,
     Compared,
     _undecided,
+    judge,
 )
 from redraft.analysis.data.power import MOST_BLOCKS, POWER, blocks_needed, detectable, standardized
 from redraft.analysis.data.statistics import LEVEL, Families, Family, _identity, corrected, estimate
 from redraft.analysis.pages.claims_page import margin_text, power_text, seen_text
 from redraft.analysis.pages.seeds_needed import advice, seeds_needed
 from redraft.cli.report import seeds
-from redraft.config import Compare, Experiments, Pairs, Several
+from redraft.config import Claim, Compare, Experiments, Pairs, Several
 from redraft.config.claims import ClaimFile, margin_of
 from redraft.config.read import parse
 from redraft.errors import UserError
@@ -356,3 +358,39 @@ def test_what_an_inconclusive_claim_lacks_is_what_keeps_it_from_holding(needed, 
     comparisons = ComparisonSet([each.part for each in parts], needed, total, [])
     assert _undecided(comparisons, parts, found, powers) == expected
     assert expected[1] in REASONS
+
+
+NOISE = {f"cell-{i}": {0: 1.0 + i / 9, 1: -1.3, 2: 0.4, 3: 0.2 - i / 9} for i in range(2, 11)}
+"""Cells whose difference from a baseline of 0 is noise."""
+TRUE = {"cell-0": {0: 1.1, 1: 2.5, 2: 0.5, 3: 2.2}, "cell-1": {0: 1.0, 1: 2.0, 2: 0.7, 3: 1.6}}
+SIMULATED = {BASELINE: dict.fromkeys(range(4), 0.0)} | TRUE | NOISE
+
+
+def above(name, cell, **fields):
+    test = Compare(quantity=QUANTITY, cell=cell, baseline=BASELINE, expected="above", threshold=0.0)
+    return Claim(id=name, quotation="q", section="1", test=test, **fields)
+
+
+def judged(*claims, paper_scale=True):
+    return judge(claims, Simulated(SIMULATED, 4), paper_scale)
+
+
+def test_the_parts_of_a_claim_in_two_families_are_counted_and_decided_by_their_own():
+    both = Pairs(quantity=QUANTITY, pairs=[(cell, BASELINE) for cell in TRUE], expected="above", threshold=0.0)
+    pair = Claim(id="both", quotation="q", section="1", test=both)
+    found = judged(pair, above("first", "cell-0", primary=True), *(above(cell, cell) for cell in NOISE))[0]
+    p_0, p_1 = (estimate(values).p_value(0.0) for values in TRUE.values())
+    assert p_1 < p_0 <= LEVEL, "so the larger is significant in the primary family alone"
+    assert (found["verdict"], found["deciding"], found["p"]) == (INCONCLUSIVE, 1, pytest.approx(p_1))
+    assert "not significant after correction for 10 comparisons" in found["evidence"]
+    assert found["p_corrected"] == pytest.approx(10 * p_1)
+    levels = (LEVEL, LEVEL / 10)
+    effects = [detectable(estimate(values), level).effect for values, level in zip(TRUE.values(), levels, strict=True)]
+    assert [each["power"]["effect"] for each in found["parts"]] == pytest.approx(effects)
+
+
+def test_an_undecidable_primary_claim_has_the_level_of_the_primary_family():
+    claims = above("first", "cell-0", primary=True, scale="paper"), *(above(cell, cell) for cell in NOISE)
+    found = judged(*claims, paper_scale=False)[0]
+    assert found["why"] == "scale"
+    assert found["parts"][0]["power"]["effect"] == pytest.approx(detectable(estimate(TRUE["cell-0"])).effect)
