@@ -12,6 +12,7 @@ import yaml
 from matplotlib import pyplot as plt
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.power import detectable
 from redraft.analysis.data.reported_tables import no_reported, read_reported
 from redraft.analysis.data.statistics import Families, Family, corrected, estimate
 from redraft.analysis.figures.figure_drawing import draw, plot
@@ -145,7 +146,12 @@ def test_tables_and_claims_are_corrected_together_each_comparison_once(experimen
     expected = dict(zip(tested, corrected(p_values), strict=True))
     frames = [make_table(table(number), source(experiments), families) for number in (3, 101)]
     for column in ("tokens", "later", "speedup", "points"):
+        values, neutral = tested[column]
         assert cell(frames[0], column)["p_corrected"] == pytest.approx(expected[column])
+        smallest = detectable(
+            estimate(values, log=neutral == 1.0), families.other.level(values, neutral, neutral == 1.0)
+        )
+        assert cell(frames[0], column)["detectable"] == pytest.approx(smallest.effect)
     claims = judge(ClaimFile.model_validate(CLAIMS).claims, uneven.runs(), False, families=families)
     assert cell(frames[0], "points")["p_corrected"] == cell(frames[1], "points")["p_corrected"]
     assert claims[0]["p_corrected"] == cell(frames[0], "points")["p_corrected"] == pytest.approx(expected["points"])
