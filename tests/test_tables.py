@@ -1,6 +1,7 @@
 """Tables, speedups and statistics on runs made up here, whose every number can be computed by hand."""
 
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -319,6 +320,17 @@ def test_a_difference_of_two_of_the_paper_s_averages_is_noisy_by_most_of_a_point
     assert len(noises) == 9
     assert 0.65 < min(noises) < max(noises) < 1.05
     assert sum(noises) / 9 == pytest.approx(0.8, abs=0.1)
+
+
+@pytest.mark.parametrize(("effect", "shown"), [(3.14159, "3.1"), (math.inf, "∞"), (math.nan, None)])
+def test_the_details_of_a_number_say_what_it_could_have_seen(runs, effect, shown):
+    spec, cells = made(runs, 3)
+    cells["detectable"] = math.nan
+    chosen = (cells["row"] == "+ SPEC-RL, ℓ = e^0.5") & (cells["column"] == "average_difference")
+    assert chosen.sum() == 1
+    cells.loc[chosen, "detectable"] = effect
+    found = re.findall(r"<dt>Could have seen</dt><dd>([^<]*)</dd>", render.html(sheet(spec, cells), Path("results")))
+    assert found == ([shown] if shown else [])
 
 
 def test_noise_of_means_and_differences_by_hand(runs):
