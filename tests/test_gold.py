@@ -221,7 +221,8 @@ def test_letters_of_mmlu_stem():
     letters = [LETTERS[row["answer"]] for row in rows("mmlu_stem")]
     assert len(letters) == 3018
     for row, letter in zip(rows("mmlu_stem"), letters, strict=True):
-        for form in (letter, f"({letter})", f"\\text{{{letter}}}", f"{letter}. {row['choices'][row['answer']]}"):
+        option = row["choices"][row["answer"]]
+        for form in (letter, f"({letter})", f"\\text{{{letter}}}", f"{letter}. {option}", f"({letter}) {option}"):
             assert grade_choice(box(form), letter).outcome is Outcome.CORRECT, form
         for other in set(LETTERS) - {letter}:
             assert grade_choice(f"Not {box(letter)} but {box(other)}", letter).outcome is Outcome.WRONG

@@ -30,8 +30,8 @@ _JOIN = r"(?:[,;/&]|(?:[,;]\s*)?\b(?i:or|and|nor)\b)"
 """What joins the labels of several options."""
 _LABELS = re.compile(rf"(?:\s*{_JOIN}\s*\(?[{LETTERS}]\)?)+\.?")
 """Nothing but further labels, such as `, B or C`. A bare letter is no label in other texts: `(C) points A and B`."""
-_NEXT_LABELS = re.compile(rf"\s*\([{LETTERS}]\)(?:\s*(?:{_JOIN})?\s*\([{LETTERS}]\))*\.?\s*")
-"""Labels that follow without a join, as in `(A) (B)`; not the text of `C. (A) and (B) both in the same way.`."""
+_NEXT_LABELS = re.compile(rf"(?:\s*\([{LETTERS}]\))+\.?\s*")
+"""Labels that follow without a join, as in `(A) (B)`; not the text of `(D) (A), (B), and (C)`."""
 _LABEL = re.compile(rf"(?:\d\s|{_JOIN})\s*\(([{LETTERS}])\)(?![-\w(])")
 """A further label after a number or after a join; not the `(E)` of `(C) energy (E)` or of `(C) (E)-but-2-ene`."""
 _STARTS_WITH_LABEL = re.compile(rf"\s*\([{LETTERS}]\)")
