@@ -140,7 +140,9 @@ rule cases:
     params:
         preset=PRESET.name,
         content=lambda wildcards: DECLARED.content(wildcards.paper, "cases"),
-        code=lambda wildcards: code_of("redraft.analysis.pages.case_studies:write_cases"),
+        code=lambda wildcards: code_of(
+            "redraft.analysis.pages.case_studies:write_cases"
+        ),
     shell:
         "redraft stage redraft.analysis.pages.case_studies:write_cases {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
