@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +58,7 @@ class Measured:
     def __init__(self, runs: Runs, found: dict[Key, list[MeasuredPoint]] | None = None) -> None:
         self.runs = runs
         self._found = found or {}
+        self._cells = set(runs.runs["cell"])
 
     def values(self, quantity: str, cell: str, at: int | None = None, clock: Clock = "steps") -> dict[int, float]:
         """A quantity of each run (`redraft.analysis.data.quantities.by_seed`); `at` counts steps by the clock."""
@@ -104,10 +104,6 @@ class Measured:
             value=f"{quantity} of {cell} ({scope})",
             hint="`redraft stage measure` measures what tables, claims and figures declare",
         )
-
-    @cached_property
-    def _cells(self) -> set[str]:
-        return set(self.runs.runs["cell"])
 
     @classmethod
     def load(cls, folder: Path) -> "Measured":

@@ -250,20 +250,6 @@ SHARES = (
 """Quantities of a step or a run that are shares of right answers, or of prompts by these."""
 
 
-def _largest(quantity: str) -> float | None:
-    """Largest possible value of an accuracy or a share of right answers, whose least is 0; None of another quantity.
-
-    A sum of shares over steps has no largest value.
-    """
-    if quantity.startswith(ACCURACY) or (quantity.startswith(AT_EQUAL) and ACCURACY in quantity):
-        return 100.0
-    prefix, _, name = quantity.rpartition(":")
-    reduced = not prefix or prefix in REDUCTIONS or WINDOW.fullmatch(prefix)
-    if not reduced or name not in SHARES:
-        return None
-    return math.inf if prefix.startswith("sum") else 1.0
-
-
 def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], margin: float = 0.0) -> str:
     """Why values of an accuracy or another sampled share cannot be tested against each other; empty if they can.
 
@@ -271,11 +257,21 @@ def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], ma
         `floor` or `ceiling` if every value of all sides is within the margin of that end, where a difference cannot
         exceed the margin, whatever was learned: 0 % against 0 % is no agreement.
     """
-    ends = {_largest(quantity) for quantity in quantities}
+    ends = set()
+    for quantity in quantities:
+        prefix, _, name = quantity.rpartition(":")
+        if quantity.startswith(ACCURACY) or (quantity.startswith(AT_EQUAL) and ACCURACY in quantity):
+            ends.add(100.0)
+        elif name in SHARES and (not prefix or prefix in REDUCTIONS or WINDOW.fullmatch(prefix)):
+            # A sum of shares over steps has no largest value.
+            ends.add(math.inf if prefix.startswith("sum") else 1.0)
+        else:
+            return ""
     values = [value for side in sides for value in side.values()]
     # Quantities with different largest values, such as an accuracy and a reward, have no common end.
-    if len(ends) != 1 or not values or (largest := ends.pop()) is None:
+    if len(ends) != 1 or not values:
         return ""
+    largest = ends.pop()
     if max(values) <= margin:
         return "floor"
     return "ceiling" if min(values) >= largest - margin else ""

@@ -81,8 +81,12 @@ class ReportedTable:
         keys = [key for key in self.rows if all(key[i] == value for i, value in positions.items())]
         # At 0 `base` already selects the initial policy's row, and without `at` the last row is wanted.
         if at:
-            wanted = _position(self.spec, selected, at, clock)
-            keys = [key for key in keys if wanted and key[self.spec.row.index(wanted[0])] == wanted[1]]
+            declared = next((declared for declared in self.spec.clocks if _fits(declared.when, selected)), None)
+            if declared is None:
+                return None
+            column = (declared.training_steps if clock == "training_steps" else "") or declared.column
+            value = str(at * declared.total)
+            keys = [key for key in keys if key[self.spec.row.index(column)] == value]
         if not self.spec.positions:
             return keys[0] if keys else None
         first = self.spec.row.index(self.spec.positions[0])
@@ -99,15 +103,6 @@ class ReportedTable:
         named = dict(zip(self.spec.row, key, strict=True))
         clocks = [clock.column for clock in self.spec.clocks if _fits(clock.when, named)]
         return next((float(named[name]) for name in [*clocks, *self.spec.positions] if named[name]), None)
-
-
-def _position(spec: Reported, selected: Mapping[str, str], at: Fraction, clock: Clock) -> tuple[str, str] | None:
-    """Column and value of a row at a share of its run; None if no clock is declared for it."""
-    declared = next((declared for declared in spec.clocks if _fits(declared.when, selected)), None)
-    if declared is None:
-        return None
-    column = declared.training_steps if clock == "training_steps" else ""
-    return column or declared.column, str(at * declared.total)
 
 
 def _fits(when: Mapping[str, list[str]], selected: Mapping[str, str]) -> bool:

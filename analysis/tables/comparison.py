@@ -194,7 +194,10 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
     declared, column = column, column.of_group(line.group)
     relative = relation(column)
     cell, baseline, measured, bound = line.row.cell, line.baseline, source.measured, ""
-    if _lacks(column.quantity, source):
+    # The benchmark of an accuracy, or the role of its benchmarks, may be one that the preset does not sample.
+    scores = measured.runs.scores
+    sampled = {"all", *scores["benchmark"], *scores["role"]}.issuperset(of_accuracy(column.quantity))
+    if not sampled:
         values = {}
     elif column.quantity.startswith(SPEEDUP):
         values = speedups_by_seed(measured, column.quantity, (cell, baseline), line.at, line.clock)
@@ -206,7 +209,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
             values = paired(values, before, column.relative)
     # After the relation: a scale is 1 for ratios, so it converts absolute values and differences only.
     values = {seed: value * column.scale for seed, value in values.items()}
-    applicable = _applicable(line, column, values, source)
+    applicable = sampled and _applicable(line, column, values)
     compared = bool(relative) and not line.is_baseline
     return TableCell(
         line=line,
@@ -222,15 +225,15 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
     )
 
 
-def _applicable(line: TableLine, column: Column, values: Mapping[int, float], source: TableSource) -> bool:
+def _applicable(line: TableLine, column: Column, values: Mapping[int, float]) -> bool:
     """True if there can be such a value.
 
     The initial policy has accuracies only. A stage without a second in any step is none of the algorithm's. What no
-    run could measure, such as the prefix of a method without drafts, is not there to be missed; nor is a benchmark
-    that the preset leaves out, nor a speedup to a target that a run never reached.
+    run could measure, such as the prefix of a method without drafts, is not there to be missed; nor is a speedup to a
+    target that a run never reached.
     """
     relative, quantity = relation(column), column.quantity
-    if _lacks(quantity, source) or (line.at == 0 and (relative or not quantity.startswith(ACCURACY))):
+    if line.at == 0 and (relative or not quantity.startswith(ACCURACY)):
         return False
     # Not covered by the last line, in which NaN counts as true.
     if values and all(map(math.isnan, values.values())):
@@ -238,12 +241,6 @@ def _applicable(line: TableLine, column: Column, values: Mapping[int, float], so
     if quantity.startswith(tuple(FIRST_REACHED)) and relative:
         return all(value and math.isfinite(value) for value in values.values())
     return not (quantity.startswith(SECONDS) and not relative and values and not any(values.values()))
-
-
-def _lacks(quantity: str, source: TableSource) -> bool:
-    """Test for a benchmark, or a role of benchmarks, that the preset does not sample."""
-    scores = source.measured.runs.scores
-    return not {"all", *scores["benchmark"], *scores["role"]}.issuperset(of_accuracy(quantity))
 
 
 def average_cell(line: TableLine, column: Column, cells: list[TableCell], source: TableSource) -> TableCell:
@@ -288,17 +285,6 @@ def _noises(line: TableLine, column: Column, source: TableSource) -> dict[tuple[
         # The sign keeps a baseline's error whole in a mean of rows.
         found[cell, line.at] = {seed: sign * column.scale * error for seed, error in floor.items()}
     return found
-
-
-def _noises_of_mean(parts: list[TableCell]) -> dict[tuple[str, int | None], BySeed]:
-    """`TableCell.noises` of a mean of cells, which may share a baseline: its errors add up and do not cancel."""
-    if not all(part.noises for part in parts):
-        return {}
-    found: dict[tuple[str, int | None], Counter[int]] = {}
-    for part in parts:
-        for policy, errors in part.noises.items():
-            found.setdefault(policy, Counter()).update({seed: error / len(parts) for seed, error in errors.items()})
-    return dict(found)
 
 
 def _reported(line: TableLine, column: Column, table: RunTable, source: TableSource) -> float:
@@ -424,6 +410,11 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
     parts = [cell for cell in rows if cell.applicable] or rows
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
     reported = parts if seeds else [cell for cell in parts if not math.isnan(cell.reported)]
+    noises: dict[tuple[str, int | None], Counter[int]] = {}
+    for part in parts if all(part.noises for part in parts) else []:
+        for policy, errors in part.noises.items():
+            # The cells may share a baseline: its errors add up and do not cancel.
+            noises.setdefault(policy, Counter()).update({seed: error / len(parts) for seed, error in errors.items()})
     # Not validated, since only this row has no cell.
     row = Row.model_construct(label="Mean", cell="", at="end", reported={}, group="", baseline=None)
     return TableCell(
@@ -432,7 +423,7 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in seeds},
         reported=_mean_reported(reported),
         cells=tuple(dict.fromkeys(name for cell in parts for name in cell.cells)),
-        noises=_noises_of_mean(parts),
+        noises=noises,
         applicable=any(cell.applicable for cell in rows),
         timed=any(cell.timed for cell in cells),
         bound=parts[0].bound if len({cell.bound for cell in parts}) == 1 else "",

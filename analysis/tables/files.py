@@ -1,6 +1,5 @@
 """Files of a paper's tables: each table, the main result, and what follows from the paper's transcription alone."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from redraft.analysis.tables.comparison import TableSource, make_table, relation
 from redraft.analysis.tables.resolved import Resolved
 from redraft.analysis.tables.sheet import Sheet
 from redraft.analysis.tables.table_columns import expand
-from redraft.config import BudgetTable, DecompositionTable, PublishedTable, RunTable, Table, TableWithoutRuns, id_of
+from redraft.config import BudgetTable, DecompositionTable, PublishedTable, Table, TableWithoutRuns, id_of
 from redraft.config.paper_files import PaperFiles
 from redraft.config.tables import TableOfCells
 from redraft.files import write_atomically
@@ -56,7 +55,10 @@ def write_tables(preset: str, paper: str) -> None:
         for suffix, text in reported_only.speedups_texts(speedups, number, f"{paper}-table{number}-reported").items():
             write_atomically(stem.with_suffix(suffix), text)
     if compared and spec:
-        _write_counterparts(compared, {number: reported[number] for number in sorted(compared)}, source, layout)
+        rows = {number: reported[number] for number in sorted(compared)}
+        missing, stem = reported_only.without_counterpart(compared, source, rows), layout.without_counterpart(paper)
+        write_atomically(stem.with_suffix(".csv"), missing.to_csv(index=False))
+        write_atomically(stem.with_suffix(".md"), reported_only.counterparts_markdown(missing, rows, preset))
     written = layout.tables(paper)
     # Last, since the record has the hashes of all files, those of earlier calls included.
     record_derived(written, (file for file in written.glob("*") if file.is_file()), folder / RECORD)
@@ -86,17 +88,6 @@ def _sheet(table: Table, source: TableSource, families: Families) -> Sheet:
         found = budget_verdicts(whole, cells, bool(timed_unevenly(source.measured.runs)))
         whole = whole.model_copy(update={"note": " ".join([*found, whole.note]).strip()})
     return Sheet(whole, whole.columns, cells, resolved.stand_in)
-
-
-def _write_counterparts(
-    tables: Mapping[int, RunTable], reported: Mapping[int, ReportedTable], source: TableSource, layout: Layout
-) -> None:
-    """Write the reported rows without a regenerated row at this preset."""
-    missing = reported_only.without_counterpart(tables, source, reported)
-    stem = layout.without_counterpart(source.resolved.paper)
-    write_atomically(stem.with_suffix(".csv"), missing.to_csv(index=False))
-    text = reported_only.counterparts_markdown(missing, reported, source.resolved.preset)
-    write_atomically(stem.with_suffix(".md"), text)
 
 
 def main_result(sheet: Sheet, layout: Layout, paper: str) -> tuple[str, dict[str, Any]]:

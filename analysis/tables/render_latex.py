@@ -78,8 +78,13 @@ def _caption(sheet: Sheet, shown: list[str]) -> str:
 
 def _row(line: SheetRow, sheet: Sheet, first: bool) -> str:
     """A line, below its group's heading if one begins there."""
-    values, printed = [_value(slot) for slot in line.slots], [_paper(slot) for slot in line.slots]
-    cells = [escaped(line.label), *sheet.beside(values, printed)]
+    printed = [
+        _number(slot.cell["reported"], slot.column.decimals)
+        if math.isfinite(slot.cell["reported"]) and not slot.bracketed
+        else escaped(slot.paper)
+        for slot in line.slots
+    ]
+    cells = [escaped(line.label), *sheet.beside(map(_value, line.slots), printed)]
     row = " & ".join(cells) + r" \\"
     if not line.heading:
         return row
@@ -96,11 +101,6 @@ def _value(slot: Slot) -> str:
         text += f" [{_number(slot.cell['low'], decimals)}, {_number(slot.cell['high'], decimals)}]"
     text += "".join(f" ({escaped(note)})" for note in (slot.fewer_seeds, *slot.brackets) if note)
     return text + (rf"~{COMMANDS[slot.marked.verdict][0]}" if slot.marked else "")
-
-
-def _paper(slot: Slot) -> str:
-    plain = not slot.bracketed and math.isfinite(slot.cell["reported"])
-    return _number(slot.cell["reported"], slot.column.decimals) if plain else escaped(slot.paper)
 
 
 def _number(value: float, decimals: int, half: float = math.nan) -> str:

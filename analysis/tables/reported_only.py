@@ -32,21 +32,17 @@ def without_counterpart(
             if line.known and (key := table.matching(match, line.row.reported, line.share, line.clock)):
                 line_of_key[key] = line
         for key in table.rows:
-            about = [line_of_key[key]] if key in line_of_key else _about(key, lines, names, source)
+            named = dict(zip(names, key, strict=True))
+            about = [line_of_key[key]] if key in line_of_key else []
+            # Without a line of its own, the row is about the lines of its cell at any step.
+            for line in [] if about else lines:
+                match = source.resolved.cell(line.row.cell).reported
+                if line.at != 0 and match is not None and (match | line.row.reported).items() <= named.items():
+                    about.append(line)
             cell, reason = _reason(about, lines, key in line_of_key, finished, source)
             if reason:
                 rows.append((n, *key, cell, reason))
     return pd.DataFrame(rows, columns=["table", *names, "cell", "reason"])
-
-
-def _about(key: Key, lines: list[TableLine], names: list[str], source: TableSource) -> list[TableLine]:
-    """The lines of the cell that a reported row is about, at any step."""
-    named, found = dict(zip(names, key, strict=True)), []
-    for line in lines:
-        match = source.resolved.cell(line.row.cell).reported
-        if line.at != 0 and match is not None and (match | line.row.reported).items() <= named.items():
-            found.append(line)
-    return found
 
 
 def _reason(

@@ -46,7 +46,12 @@ def trajectories(sheet: Sheet) -> SparklineTable:
     steps = [int(line.step) for line in lines]
     first, last = min(steps, default=0), max(steps, default=0)
     over, columns = Axis(first, last, MARGIN, WIDTH - MARGIN), range(len(sheet.headers))
-    axes = [_axis([line.slots[i] for line in lines]) for i in columns]
+    axes: list[Axis | None] = []
+    for i in columns:
+        cells = [line.slots[i].cell for line in lines]
+        points = [float(cell[name]) for cell in cells for name in ("reproduced", "reported")]
+        shown = view(points, [float(cell["low"]) for cell in cells], [float(cell["high"]) for cell in cells])
+        axes.append(None if shown == EVERYTHING else Axis(*shown, HEIGHT - MARGIN, MARGIN))
     decimals = [slot.column.decimals for slot in sheet.lines[0].slots]
     return SparklineTable(
         steps=(first, last),
@@ -56,16 +61,6 @@ def trajectories(sheet: Sheet) -> SparklineTable:
         ],
         series=[(name, [_drawn(own, i, over, axes[i]) for i in columns]) for name, own in by_series.items()],
     )
-
-
-def _axis(slots: list[Slot]) -> Axis | None:
-    """From the least to the largest of what is drawn, but for ends of huge intervals; None without a value."""
-    points, lows, highs = (
-        [float(slot.cell[name]) for slot in slots for name in names]
-        for names in (("reproduced", "reported"), ("low",), ("high",))
-    )
-    shown = view(points, lows, highs)
-    return None if shown == EVERYTHING else Axis(*shown, HEIGHT - MARGIN, MARGIN)
 
 
 def _drawn(lines: list[SheetRow], i: int, over: Axis, axis: Axis | None) -> Sparkline | None:
