@@ -378,9 +378,9 @@ def test_completion_knows_all_commands(monkeypatch):
 def test_the_documentation_names_every_command_and_which_of_them_print_json():
     text = (ROOT / "docs/cli.md").read_text()
     first, _, rest = text.partition("## One preset")
-    assert {name for row in re.findall(r"^\| (`.+?) \|", first, re.M) for name in re.findall(r"`([a-z]+)", row)} == set(
-        COMMANDS
-    )
+    assert {
+        name for row in re.findall(r"^\| (`.+?) \|", first, re.M) for name in re.findall(r"`([a-z-]+)", row)
+    } == set(COMMANDS)
     parts = {name: target.partition(":") for name, target in COMMANDS.items()}
     functions = {name: getattr(import_module(module), function) for name, (module, _, function) in parts.items()}
     taking = {name for name, function in functions.items() if "as_json" in signature(function).parameters}
@@ -398,6 +398,7 @@ def test_the_error_in_the_documentation_is_the_one_that_is_printed(capsys, monke
 
 
 ERRORS = {
+    "run-until": [["nothing"], ["spec_rl", "--looks", "5,x"], ["spec_rl", "--target", "everything"]],
     "list": [["nope"], ["--preset", "nope"]],
     "show": [["nope"], [CELLS[0], "--preset", "nope"], []],
     "run": [["nope"], []],

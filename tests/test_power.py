@@ -22,7 +22,8 @@ from redraft.analysis.claims.verdicts import (
     _undecided,
     judge,
 )
-from redraft.analysis.data.power import MOST_BLOCKS, POWER, blocks_needed, detectable, standardized
+from redraft.analysis.data.power import POWER, blocks_needed, detectable, standardized
+from redraft.analysis.data.sequential import MOST_BLOCKS
 from redraft.analysis.data.statistics import LEVEL, Families, Family, _identity, corrected, estimate
 from redraft.analysis.pages.claims_page import margin_text, power_text, seen_text
 from redraft.analysis.pages.seeds_needed import advice, seeds_needed
@@ -215,7 +216,17 @@ def test_the_command_prints_what_decides_a_claim_and_what_that_costs(layout, cap
     assert re.search(r"3 +-5\.7 +-1 +3\.1 +7$", text, re.MULTILINE)
     assert "grpo-spec-l0 minus" not in text, "what is not tested has no power"
     assert "an effect as measured needs 4 more blocks\n" in text
-    assert "the preset has 5 blocks; one with `blocks: 7` and as many seeds has enough" in text
+    assert "start them with: snakemake --config preset=tiny papers=spec_rl seeds=7" in text
+    assert "or add blocks until the paper's primary claims are decided: redraft run-until\n  spec_rl\n" in text
+
+
+def test_a_preset_with_too_few_blocks_is_named(layout, capsys):
+    content = json.loads(layout.claims("spec_rl").read_text())
+    content[0]["parts"][0]["power"]["needed"] = 31
+    write_with_hash(layout.claims("spec_rl"), content)
+    seeds("spec_rl/quality-kept", "tiny", wide=True, as_json=False)
+    text = capsys.readouterr().out
+    assert "the preset has 30 blocks; one with `blocks: 31` and as many seeds has enough" in text
 
 
 def test_the_command_has_the_same_as_json_and_says_how_to_start(layout, capsys):
@@ -230,6 +241,7 @@ def test_the_command_has_the_same_as_json_and_says_how_to_start(layout, capsys):
         "an effect as measured needs 1 more block",
         "start them with: snakemake --config preset=tiny papers=spec_rl seeds=4",
         f"it trains {4 * DEFAULT_CELLS} runs; hours unknown",
+        "or add blocks until the paper's primary claims are decided: redraft run-until spec_rl",
     ]
 
 

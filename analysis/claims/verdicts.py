@@ -14,7 +14,7 @@ from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.tests import BySeed, Comparison, ComparisonSet, comparison_set
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
-from redraft.analysis.data.power import blocks_needed, detectable
+from redraft.analysis.data.power import blocks_needed, can_still_show, detectable
 from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Families, estimate
 from redraft.analysis.data.timing import is_timed, timed_unevenly
@@ -25,6 +25,7 @@ from redraft.config.claims import cells_of, margin_of
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
 REASONS = {
     "seeds": "too few seeds",
+    "plan": "no further look would decide it",
     "times": "times uneven",
     "cells": "too few cells",
     "ends": "at an end of the scale",
@@ -255,7 +256,9 @@ def _undecided(
     if len(able) >= missing:
         # Of the open ones those that take the fewest blocks, as many as are missing.
         by_blocks = sorted(able, key=lambda i: (powers[i] or {})["needed"] or math.inf)
-        return by_blocks[missing - 1], "seeds"
+        deciding = by_blocks[missing - 1]
+        ended = parts[deciding].found.looks and not (powers[deciding] or {})["next_look"]
+        return deciding, "plan" if ended else "seeds"
     if comparisons.total > len(parts):
         return None, "cells"
     return None, "ends" if any(each.part.bound for each in parts) else "variance"
@@ -292,12 +295,15 @@ def _power(compared: Compared, level: float) -> dict[str, Any] | None:
     found = compared.found
     if compared.untested or not (smallest := detectable(found, level)):
         return None
-    values = asdict(smallest)
+    values, against = asdict(smallest), compared.part.threshold
+    further = next((n for n in found.looks if n > len(found.units)), None)
     # JSON has no infinity: two blocks may say nothing about the upper end.
     return {name: value if math.isfinite(value) else None for name, value in values.items()} | {
         "is_ratio": found.has_logs,
         "units": len(found.units),
-        "needed": blocks_needed(found, compared.part.threshold, level),
+        "needed": blocks_needed(found, against, level),
+        # Of a sequential campaign; None where none could decide the comparison.
+        "next_look": further if can_still_show(found, against, level) else None,
     }
 
 
@@ -345,10 +351,15 @@ def _sentence(parts: list[Compared], verdict: str, printed: str) -> str:
 
 
 def show(mean: Estimate) -> str:
-    """`0.31, 95 % interval [0.28, 0.34], 10 seeds in 5 blocks`, with the interval that is tested."""
+    """`0.31, 95 % interval [0.28, 0.34], 10 seeds in 5 blocks`, with the interval that is tested.
+
+    Of a sequential campaign also how many of its looks there were.
+    """
     count, units = len(mean.seeds), len(mean.units)
     seeds = f"{count} seed{'s' * (count != 1)}"
     seeds += f" in {units} block{'s' * (units != 1)}" if units < count else ""
+    if mean.looks:
+        seeds += f" (look {sum(n <= units for n in mean.looks)} of {len(mean.looks)})"
     low, high = mean.interval.low, mean.interval.high
     finite = math.isfinite(low) and math.isfinite(high)
     interval = f"95 % interval [{number(low)}, {number(high)}]" if finite else "without an interval"

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from redraft.analysis.data.sequential import Looks, check_looks, read_looks
 from redraft.analysis.data.speculation import with_measurements
-from redraft.analysis.data.statistics import NO_BLOCKS, Blocks
+from redraft.analysis.data.statistics import Blocks
 from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
@@ -46,17 +47,19 @@ class Runs:
             there are any (`redraft.analysis.data.collect`).
         scores: cell, seed, step (done by the graded policy; 0 is the initial one), benchmark, role, correct, total and
             what else grading counts.
+        looks: those of a sequential campaign.
     """
 
     runs: pd.DataFrame
     steps: pd.DataFrame
     scores: pd.DataFrame
+    looks: Looks = ()
 
     @cached_property
     def blocks(self) -> Blocks:
-        """Block of each seed."""
-        known = "block" in self.runs
-        return dict(zip(self.runs["seed"], self.runs["block"], strict=True)) if known else NO_BLOCKS
+        """Block of each seed, and the looks."""
+        known = zip(self.runs["seed"], self.runs["block"], strict=True) if "block" in self.runs else ()
+        return Blocks(known, self.looks)
 
     def by(self, clock: Clock) -> "Runs":
         """The runs, whose steps are those of a clock."""
@@ -76,7 +79,7 @@ class Runs:
         counted = self.scores.merge(done, on=key, how="left").sort_values("step", kind="stable")
         # The initial policy has done no step, so no record matches it.
         scores = counted.assign(step=counted["training_step"].fillna(0).astype(int)).drop(columns="training_step")
-        return Runs(self.runs, records, scores.drop_duplicates([*key, "benchmark"]))
+        return replace(self, steps=records, scores=scores.drop_duplicates([*key, "benchmark"]))
 
     def steps_of(self, cell: str) -> pd.DataFrame:
         """Records of a cell's steps, with all that only some methods measure."""
@@ -108,7 +111,7 @@ class Runs:
                 getattr(self, name).to_parquet(temporary, index=False)
         manifests = [Path(str(manifest)) for manifest in self.runs.get("manifest", ())]
         sources = [file for m in manifests for file in (m, m.with_name("scores.json")) if file.exists()]
-        made = {"sha256": hashes(*(folder / f"{name}.parquet" for name in FRAMES))}
+        made = {"sha256": hashes(*(folder / f"{name}.parquet" for name in FRAMES)), "looks": self.looks}
         write_json(folder / COLLECTED, made | {"made_from": {str(file): sha256(file) for file in sources}})
 
     @classmethod
@@ -119,7 +122,8 @@ class Runs:
             UserError: if a file is missing or is not the one that was written, or has a cell or seed that cannot be
                 part of a path.
         """
-        check_hashes(folder, read_record(folder / COLLECTED)["sha256"], folder / COLLECTED)
+        record = read_record(folder / COLLECTED)
+        check_hashes(folder, record["sha256"], folder / COLLECTED)
         names, frames = {"runs": "manifest", "steps": "step", "scores": "step"}, {}
         for name, third in names.items():
             file = folder / f"{name}.parquet"
@@ -130,7 +134,8 @@ class Runs:
             seeds = frames[name]["seed"]
             if len(seeds) and (not pd.api.types.is_integer_dtype(seeds) or seeds.min() < 0):
                 raise UserError("seeds are whole numbers from 0 on", file=file, key="seed")
-        return cls(**frames)
+        looks = record.get("looks")
+        return cls(**frames, looks=check_looks(looks, folder / COLLECTED) if looks else ())
 
 
 def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
@@ -187,7 +192,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     _warn_of_missing_seeds(pd.DataFrame(runs), paper, requested, experiments)
     manifests = {(run["cell"], run["seed"]): Path(run["manifest"]) for run in runs}
     timed = with_repeats(pd.concat(steps, ignore_index=True), manifests, layout, paper)
-    return Runs(pd.DataFrame(runs), timed, pd.DataFrame(scores))
+    return Runs(pd.DataFrame(runs), timed, pd.DataFrame(scores), read_looks(layout.looks(paper)))
 
 
 def collect_runs(preset: str, paper: str) -> None:

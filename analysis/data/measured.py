@@ -24,7 +24,7 @@ COLUMNS = (*KEY, "position", "x", "seed", "value", "noise")
 0, whose coordinates are `x`. `seed` is null, in a single line, where no run has a value. `noise` is the standard error,
 points, that sampling alone gives an accuracy."""
 MEASURED, FAMILY, RECORD, RESOLVED = "measured.parquet", "family.parquet", "measured.json", "resolved.json"
-COLLECTED = ("runs.parquet", "steps.parquet", "scores.parquet")
+COLLECTED = ("runs.parquet", "steps.parquet", "scores.parquet", "collected.json")
 
 
 Key = tuple[str, str, str]

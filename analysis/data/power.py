@@ -12,12 +12,11 @@ from functools import cache
 import numpy as np
 from scipy import optimize, stats
 
+from redraft.analysis.data.sequential import MOST_BLOCKS, nominal_level
 from redraft.analysis.data.statistics import LEVEL, ROUNDING, Estimate
 
 POWER = 0.8
 """Probability with which a detectable effect gets a verdict."""
-MOST_BLOCKS = 1000
-"""Largest number of blocks that `blocks_needed` considers."""
 GRID = 4096
 """Quantiles of a standard deviation by which a power is averaged; the error is below 0.001."""
 
@@ -70,7 +69,8 @@ def detectable(found: Estimate, level: float = LEVEL) -> Detectable | None:
     count = len(found.units)
     # (n - 1) s² / σ² has a chi-squared distribution.
     factors = np.sqrt((count - 1) / stats.chi2.ppf([1 - LEVEL / 2, LEVEL / 2], count - 1))
-    effects = standardized(count, level) * spread * np.array([1.0, *factors])
+    # Of a sequential campaign that of the latest look alone: earlier ones could have shown it too.
+    effects = standardized(count, nominal_level(level, found.looks)) * spread * np.array([1.0, *factors])
     with np.errstate(over="ignore"):
         return Detectable(*map(float, np.exp(effects) if found.has_logs else effects))
 
@@ -85,6 +85,7 @@ def blocks_needed(found: Estimate, against: float, level: float = LEVEL) -> int 
         return None
     threshold = math.log(against) if found.has_logs else against
     effect = abs(float(np.mean(found.units)) - threshold) / spread
+    level = nominal_level(level, found.looks)
     if standardized(MOST_BLOCKS, level) > effect:
         return None
     low, high = 2, MOST_BLOCKS
@@ -92,6 +93,20 @@ def blocks_needed(found: Estimate, against: float, level: float = LEVEL) -> int 
         middle = (low + high) // 2
         low, high = (low, middle) if standardized(middle, level) <= effect else (middle + 1, high)
     return low
+
+
+def can_still_show(found: Estimate, against: float, level: float = LEVEL) -> bool:
+    """Whether the last look of a sequential campaign may show the effect, if it is as large as it can well be.
+
+    That is the measured effect and one standard error. A campaign that goes on for a smaller one would use all of its
+    blocks, and most of such campaigns would decide nothing. True without a plan.
+    """
+    spread = _spread(found)
+    if not found.looks or not spread or (found.has_logs and against <= 0):
+        return not found.looks or len(found.units) < found.looks[0]
+    threshold = math.log(against) if found.has_logs else against
+    largest = abs(float(np.mean(found.units)) - threshold) + spread / math.sqrt(len(found.units))
+    return standardized(found.looks[-1], nominal_level(level, found.looks)) * spread <= largest
 
 
 def _spread(found: Estimate) -> float:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from redraft.analysis.data.sequential import Looks, nominal_level, sequential_p
 from redraft.files import atomic, read_parquet
 
 PAIRINGS: dict[str, Callable[[float, float], float]] = {
@@ -52,10 +52,21 @@ NONE = Interval(math.nan, math.nan)
 
 Comparison = tuple[Mapping[int, float], float, bool]
 """Values by seed, the number that their mean is tested against, and whether they are ratios."""
-Blocks = Mapping[int, int]
-"""Seed to its block. Runs of a block share an initial policy and problems, so that only blocks are independent. A seed
-that is not there is a block of its own."""
-NO_BLOCKS: Blocks = MappingProxyType({})
+
+
+class Blocks(dict[int, int]):
+    """Seed to its block, and the looks of a sequential campaign.
+
+    Runs of a block share an initial policy and problems, so that only blocks are independent. A seed that is not there
+    is a block of its own.
+    """
+
+    def __init__(self, blocks: Mapping[int, int] | Iterable[tuple[int, int]] = (), looks: Looks = ()) -> None:
+        super().__init__(blocks)
+        self.looks = looks
+
+
+NO_BLOCKS = Blocks()
 
 
 @dataclass(frozen=True)
@@ -67,12 +78,14 @@ class Estimate:
 
     Attributes:
         mean: NaN if there is no run.
-        interval: 95 % Student interval over blocks, which is shown and on which verdicts rest.
+        interval: 95 % Student interval over blocks, which is shown and on which verdicts rest. That of a sequential
+            campaign is wider, so that the intervals of all looks together contain the true mean in 95 % of campaigns.
         seeds: which runs it rests on.
         values: of those runs, in their order.
         blocks: the same values by block.
         units: means of the blocks, on which tests rest; of ratios, of their logarithms.
         log: whether the values are ratios.
+        looks: those of a sequential campaign.
     """
 
     mean: float
@@ -82,6 +95,7 @@ class Estimate:
     blocks: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
     units: tuple[float, ...] = field(default=(), compare=False, repr=False)
     log: bool = field(default=False, compare=False, repr=False)
+    looks: Looks = field(default=(), compare=False, repr=False)
 
     @cached_property
     def bootstrap(self) -> Interval:
@@ -130,21 +144,36 @@ class Estimate:
     def p_value(self, against: float) -> float:
         """Two-sided one-sample t-test of the blocks' mean against a number, paired if they are paired values.
 
+        In a sequential campaign it is the smallest p-value of the looks so far, as a sequential one.
+
         Returns:
-            NaN unless `testable`; 1 or 0 for three or more equal means, which leave no variance to test. Both are up
-            to `ROUNDING`.
+            NaN unless `testable`, and before the first look; 1 or 0 for three or more equal means, which leave no
+            variance to test. Both are up to `ROUNDING`.
         """
         if not self.testable:
             return math.nan
         threshold = math.log(against) if self.has_logs else against
-        # Rounding must not decide: 16.1 - 15.1 is above 1, and the t statistic of equal values is infinite.
-        tolerance = ROUNDING * max(1.0, abs(threshold), *map(abs, self.units))
-        if np.ptp(self.units) <= tolerance:
-            return float(abs(self.units[0] - threshold) <= tolerance)
-        return float(stats.ttest_1samp(self.units, threshold).pvalue)
+        if not self.looks:
+            return _p_value(self.units, threshold)
+        side = np.mean(self.units) > threshold
+        found = []
+        for n in self.looks:
+            if n <= len(self.units):
+                # A look whose mean is on the other side does not speak for the side of all blocks.
+                same_side = (np.mean(self.units[:n]) > threshold) == side
+                found.append(_p_value(self.units[:n], threshold) if same_side else 1.0)
+        return sequential_p(min(found), self.looks) if found else math.nan
 
 
-def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS, log: bool = False) -> Estimate:
+def _p_value(units: Sequence[float], threshold: float) -> float:
+    # Rounding must not decide: 16.1 - 15.1 is above 1, and the t statistic of equal values is infinite.
+    tolerance = ROUNDING * max(1.0, abs(threshold), *map(abs, units))
+    if np.ptp(units) <= tolerance:
+        return float(abs(units[0] - threshold) <= tolerance)
+    return float(stats.ttest_1samp(units, threshold).pvalue)
+
+
+def estimate(values: Mapping[int, float], blocks: Mapping[int, int] = NO_BLOCKS, log: bool = False) -> Estimate:
     """Mean of values by seed, of which NaN counts as missing, and its interval over blocks; `log` for ratios."""
     seeds = tuple(sorted(seed for seed, value in values.items() if not math.isnan(value)))
     if not seeds:
@@ -159,7 +188,9 @@ def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS, log: bool 
     scaled = [np.log(part) if has_logs else np.array(part) for part in of_blocks]
     units = np.array([sum(part) / len(part) for part in scaled])
     mean = float(units.mean())
-    found = Estimate(math.exp(mean) if has_logs else mean, NONE, seeds, of_seeds, of_blocks, tuple(units.tolist()), log)
+    looks = blocks.looks if isinstance(blocks, Blocks) else ()
+    shown = math.exp(mean) if has_logs else mean
+    found = Estimate(shown, NONE, seeds, of_seeds, of_blocks, tuple(units.tolist()), log, looks)
     if not found.testable:
         return found
     low, high = mean, mean
@@ -167,7 +198,8 @@ def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS, log: bool 
     if np.ptp(units):
         # Student and not normal quantiles or a bootstrap: with five blocks it contains the true value in 95.5 % of
         # simulated campaigns, the bootstrap in 85.7 % (docs/metrics.md).
-        low, high = map(float, stats.t.interval(1 - LEVEL, len(units) - 1, loc=mean, scale=stats.sem(units)))
+        confidence = 1 - nominal_level(LEVEL, looks)
+        low, high = map(float, stats.t.interval(confidence, len(units) - 1, loc=mean, scale=stats.sem(units)))
     return replace(found, interval=_exp(Interval(low, high)) if has_logs else Interval(low, high))
 
 
@@ -214,7 +246,7 @@ class Family:
     _p: dict[str, float]
 
     def __init__(
-        self, comparisons: Iterable[Comparison], blocks: Blocks = NO_BLOCKS, without: "Family | None" = None
+        self, comparisons: Iterable[Comparison], blocks: Mapping[int, int] = NO_BLOCKS, without: "Family | None" = None
     ) -> None:
         """Correct comparisons, apart from those that another family has."""
         others: Mapping[str, float] = {} if without is None else without._p
@@ -259,7 +291,10 @@ class Families:
     """
 
     def __init__(
-        self, primary: Iterable[Comparison] = (), other: Iterable[Comparison] = (), blocks: Blocks = NO_BLOCKS
+        self,
+        primary: Iterable[Comparison] = (),
+        other: Iterable[Comparison] = (),
+        blocks: Mapping[int, int] = NO_BLOCKS,
     ) -> None:
         self.primary = Family(primary, blocks)
         self.other = Family(other, blocks, without=self.primary)

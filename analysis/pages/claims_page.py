@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.tests import requirement
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
-from redraft.analysis.data.power import MOST_BLOCKS
+from redraft.analysis.data.sequential import MOST_BLOCKS
 from redraft.analysis.data.words import number, with_minus, words
 from redraft.analysis.pages.cell_labels import with_labels
 from redraft.analysis.pages.forest import claim_plot
@@ -31,6 +31,7 @@ class _Power(Typed):
     is_ratio: bool
     units: int
     needed: int | None
+    next_look: int | None = None
 
 
 class _Part(Typed):
@@ -123,6 +124,8 @@ def power_text(claim: Mapping[str, Any], blocks: int) -> str:
         f"With {power['units']} {unit}s the {which} shows {seen} from the required value in four of five "
         f"campaigns (by the uncertainty of the spread, {ends})."
     )
+    if claim.get("why") == "plan":
+        return f"{text} No further look of this sequential campaign would decide it."
     if claim.get("why") != "seeds":
         return text
     if needed is None:

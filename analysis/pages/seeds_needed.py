@@ -6,9 +6,10 @@ from typing import Any
 
 from redraft.analysis.claims.verdicts import INCONCLUSIVE, REASONS
 from redraft.analysis.cost.campaign_cost import training_line
-from redraft.analysis.data.power import MOST_BLOCKS
+from redraft.analysis.data.sequential import MOST_BLOCKS
 from redraft.analysis.data.words import with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, size_text
+from redraft.cli.arguments import DEFAULT_PRESET
 from redraft.config import Experiments, Preset
 from redraft.config.base import near
 from redraft.errors import UserError
@@ -117,7 +118,9 @@ def advice(
     target, missing = _command(paper, set(claim["manifests"]), row.needed, experiments, preset, layout)
     cost = training_line(missing, experiments, preset, layout) or "hours unknown"
     command = f"snakemake {target}--config preset={preset.name} papers={paper} seeds={row.needed}"
-    return [*found, f"start them with: {command}", f"it trains {len(missing)} runs; {cost}"]
+    found += [f"start them with: {command}", f"it trains {len(missing)} runs; {cost}"]
+    option = "" if preset.name == DEFAULT_PRESET else f" --preset {preset.name}"
+    return [*found, f"or add blocks until the paper's primary claims are decided: redraft run-until {paper}{option}"]
 
 
 def _command(

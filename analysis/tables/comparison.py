@@ -148,7 +148,7 @@ class TableCell:
     applicable: bool = True
     timed: bool = False
     bound: str = ""
-    blocks: Blocks = field(default_factory=dict, repr=False)
+    blocks: Blocks = field(default_factory=Blocks, repr=False)
 
     @property
     def compared(self) -> bool:

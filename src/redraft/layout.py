@@ -179,6 +179,10 @@ class Layout:
         """Claims of a paper with their verdicts."""
         return self.folder / "claims" / f"{_part('paper', paper)}.json"
 
+    def looks(self, paper: str) -> Path:
+        """Plan of a paper's sequential campaign (`redraft run-until`)."""
+        return self.folder / "looks" / f"{_part('paper', paper)}.json"
+
     @property
     def distributions(self) -> Path:
         """Distributions of the bias laboratory. They do not depend on the preset."""

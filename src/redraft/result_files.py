@@ -80,6 +80,7 @@ class Record(Typed):
     sha256: Hashes = {}
     made_from: Hashes = {}
     sampled: str = ""
+    looks: list[int] = []
     seed: int = 0
     fingerprint: str = ""
     data: dict[str, Any] = {}

@@ -40,6 +40,9 @@ rule collect:
             folder / "scores.json" for folder in PLAN.initial_folders(wildcards.paper)
         ],
         timing=lambda wildcards: PLAN.timing_files(wildcards.paper),
+        looks=lambda wildcards: [
+            file for file in [LAYOUT.looks(wildcards.paper)] if file.exists()
+        ],
     output:
         **COLLECTED,
     log:

@@ -33,6 +33,7 @@ COMMANDS = {
     "results": "redraft.cli.report:results",
     "claims": "redraft.cli.report:claims",
     "seeds": "redraft.cli.report:seeds",
+    "run-until": "redraft.cli.run_until:run_until",
     "share": "redraft.cli.report:share",
     "doctor": "redraft.cli.doctor:doctor",
     "recover": "redraft.cli.campaign:recover",

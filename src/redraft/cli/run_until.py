@@ -1,0 +1,192 @@
+"""`redraft run-until`: a sequential campaign, which ends when its claims are decided."""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Cells, Preset
+from redraft.cli.terminal import document, filled, table
+from redraft.errors import UserError
+from redraft.messages import echo
+
+if TYPE_CHECKING:
+    from redraft.analysis.claims.campaign import Judged
+    from redraft.config import Preset as PresetModel
+    from redraft.layout import Layout
+
+TARGETS = ("", "reproduction", "extras")
+
+
+def run_until(
+    paper: Annotated[str, typer.Argument(help="A folder under experiments/.")],
+    target: Annotated[str, typer.Option(help="reproduction or extras; the default cells if empty.")] = "",
+    looks: Annotated[str, typer.Option(help="Numbers of blocks after which claims are judged.")] = "5,8,12,18,27",
+    every: Annotated[bool, typer.Option("--all", help="Go on for all claims, not only the primary ones.")] = False,
+    hours: Annotated[float, typer.Option(min=0, help="Start no further look after so many hours; 0: no limit.")] = 0.0,
+    preset: Preset = DEFAULT_PRESET,
+    cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
+    snakemake: Annotated[str, typer.Option(help='Further options of snakemake, such as "--profile slurm".')] = "",
+    as_json: AsJson = False,
+    cells: Cells = None,
+) -> None:
+    """Add blocks of seeds to a paper's campaign until its claims are decided.
+
+    After each look only the cells of open claims get more runs. The same command goes on where a campaign was stopped.
+    """
+    from redraft.analysis.claims.campaign import next_blocks
+    from redraft.cli.extras import require_module
+    from redraft.config import Experiments
+    from redraft.layout import Layout, require, require_writable
+    from redraft.ops.workflow.plan import check_paper
+
+    require("Snakefile")
+    require_module("snakemake")
+    require_writable(Path("results"))
+    experiments, layout, began = Experiments(), Layout(preset), time.monotonic()
+    settings = experiments.preset(preset)
+    if target not in TARGETS:
+        raise UserError("no such target", key="--target", value=target, allowed=TARGETS[1:])
+    if paper not in experiments.papers:
+        raise UserError("no such paper", key="paper", value=paper, allowed=experiments.papers)
+    declared = experiments.claims(paper).claims
+    if not any(claim.primary or every for claim in declared):
+        raise UserError("this paper has no primary claims", key="paper", value=paper, hint="`--all` takes all claims")
+    check_paper(experiments, settings, paper)
+    planned = _plan(layout, paper, looks, settings)
+    options = ["--cores", str(cores), *shlex.split(snakemake), "--config", f"preset={preset}", f"papers={paper}"]
+    campaign = [*options, f"seeds={planned[0]}", "--", *filter(None, [target])]
+    ended, before = "", None
+    while not ended:
+        _call(campaign, layout, as_json)
+        watched = [claim for claim in _judged(layout, paper) if claim["primary"] or every]
+        wanted = next_blocks(watched)
+        _print_look(watched, settings, as_json)
+        hours_used = (time.monotonic() - began) / 3600
+        if not wanted:
+            ended = "no claim is left that more blocks would decide"
+        elif hours and hours_used >= hours:
+            ended = f"the budget of {hours:g} hours is used up; the same command goes on"
+        elif wanted == before:
+            raise UserError("the runs of this look are finished, and were not collected", file=layout.collected(paper))
+        else:
+            before = wanted
+            runs = [
+                layout.run(f"{paper}/{cell}" if "/" not in cell else cell, seed)
+                for cell, blocks in wanted.items()
+                for seed in range(blocks)
+            ]
+            _call([*options, "--", *(str(run / name) for run in runs for name in EVALUATED)], layout, as_json)
+    _print_end(watched, ended, preset, paper, as_json)
+
+
+EVALUATED = ("scores.json", "diversity.parquet")
+"""Files of a finished run."""
+
+
+def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tuple[int, ...]:
+    """The looks of the campaign, which are written before its first one and do not change."""
+    from redraft.analysis.data.sequential import check_looks, planned, read_looks, write_looks
+
+    file = layout.looks(paper)
+    try:
+        asked = check_looks([int(number) for number in looks.split(",")], "", "--looks")
+    except ValueError:
+        raise UserError("these are no numbers", key="--looks", value=looks, allowed="such as 5,8,12,18,27") from None
+    if preset.blocks > 1 and asked[-1] > preset.blocks:
+        raise UserError(
+            "the preset has fewer blocks than the last look",
+            key="--looks",
+            value=looks,
+            allowed=f"at most {preset.blocks}",
+        )
+    if known := read_looks(file):
+        if known[-len(asked) :] != asked and known != asked:
+            raise UserError(
+                "a plan cannot change after its campaign began",
+                file=file,
+                key="looks",
+                value=looks,
+                allowed=",".join(map(str, known)),
+                hint="verdicts of a changed plan would be wrong more often than stated; use another preset",
+            )
+        return known
+    # Whoever saw verdicts has looked: these runs were the campaign's first look.
+    seen = max(
+        (part["power"]["units"] for claim in _judged(layout, paper) for part in claim["parts"] if part["power"]),
+        default=0,
+    )
+    found = planned(asked, seen)
+    if found[-1] <= seen:
+        raise UserError("the claims were judged after more blocks", key="--looks", value=looks, allowed=f"above {seen}")
+    write_looks(file, found)
+    return found
+
+
+def _judged(layout: "Layout", paper: str) -> "Sequence[Judged]":
+    """The judged claims; none before the first look."""
+    from redraft.analysis.pages.claims_page import CLAIMS
+    from redraft.result_files import read_with_hash
+
+    file = layout.claims(paper)
+    found: Sequence[Judged] = read_with_hash(file, CLAIMS) if file.exists() else []
+    return found
+
+
+def _call(options: list[str], layout: "Layout", as_json: bool) -> None:
+    from redraft.ops.workflow.call import call
+
+    # Snakemake's output does not mix with the JSON document on standard output.
+    if code := call([sys.executable, "-m", "snakemake", *options], layout.root, sys.stderr if as_json else None):
+        raise typer.Exit(code)
+
+
+def _rows(claims: "Sequence[Judged]") -> list[dict[str, Any]]:
+    from redraft.analysis.claims.campaign import next_look
+    from redraft.analysis.claims.verdicts import REASONS
+
+    rows = []
+    for claim in claims:
+        units = [part["power"]["units"] for part in claim["parts"] if part["power"]]
+        rows.append(
+            {
+                "claim": claim["id"],
+                "verdict": claim["verdict"],
+                "why": REASONS.get(claim["why"], ""),
+                "blocks": min(units, default=None),
+                "p": claim["p_corrected"],
+                "next_look": next_look(claim),
+            }
+        )
+    return rows
+
+
+def _print_look(claims: "Sequence[Judged]", preset: "PresetModel", as_json: bool) -> None:
+    unit = "block" if preset.blocks > 1 else "seed"
+    header = ["claim", "verdict", f"{unit}s", "corrected p", f"next look ({unit}s)"]
+    shown = [
+        [
+            row["claim"],
+            row["verdict"] + (f": {row['why']}" if row["why"] else ""),
+            "–" if row["blocks"] is None else str(row["blocks"]),
+            "–" if row["p"] is None else f"{row['p']:.2g}",
+            str(row["next_look"] or "–"),
+        ]
+        for row in _rows(claims)
+    ]
+    echo("\n" + table(header, shown, left=["claim", "verdict"], wraps=["claim", "verdict"]) + "\n", err=as_json)
+
+
+def _print_end(claims: "Sequence[Judged]", ended: str, preset: str, paper: str, as_json: bool) -> None:
+    rows = _rows(claims)
+    decided = sum(row["verdict"] in ("reproduced", "contradicted") for row in rows)
+    note = f"{decided} of {len(rows)} claims are decided; {ended}"
+    if as_json:
+        echo(document("run-until", {"preset": preset, "paper": paper}, rows, [note]))
+    else:
+        echo(filled(note, "  "))
