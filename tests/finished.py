@@ -3,8 +3,8 @@
 import json
 
 from redraft.config import Experiments, run_fingerprint
+from redraft.files import hashes
 from redraft.layout import Layout
-from redraft.provenance import hashes
 
 CELLS = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0")
 RECORD = {

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from redraft.cli.app import main
 from redraft.errors import UserError
 from redraft.evaluate.agreement import agreements, common_tokens, paired_interval
-from redraft.files import write_json
-from redraft.provenance import hashes
+from redraft.files import hashes, write_json
 
 
 def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1", steps=(0,)):

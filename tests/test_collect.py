@@ -12,9 +12,8 @@ import yaml
 from redraft.analysis.data.collect import Runs, collect
 from redraft.config import Experiments, run_fingerprint, sampling_fingerprint
 from redraft.errors import UserError
-from redraft.files import sha256, write_json
+from redraft.files import hashes, sha256, write_json
 from redraft.layout import Layout
-from redraft.provenance import hashes
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-vanilla"

@@ -19,7 +19,7 @@ from redraft.config.data import ProblemFile
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
 from redraft.evaluate.generate import _policies_of
-from redraft.files import sha256
+from redraft.files import own_hash_file, sha256
 from redraft.lab.predict import observations
 from redraft.lab.predict.jackknife import IntervalEstimate
 from redraft.lab.predict.observations import measure_pair
@@ -29,7 +29,7 @@ from redraft.lab.predict.saved_run import SavedRun, open_run
 from redraft.methods.epochs import Epochs
 from redraft.methods.speculative import Speculative
 from redraft.methods.vanilla import Vanilla
-from redraft.provenance import own_hash_file, write_manifest
+from redraft.provenance import write_manifest
 from redraft.result_files import read_manifest, read_steps
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models

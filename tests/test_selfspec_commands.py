@@ -8,6 +8,7 @@ import pytest
 from benchmarks.self_speculation import CONFIGURATIONS
 from redraft.cli.app import main
 from redraft.errors import UserError
+from redraft.files import own_hash_file
 from redraft.lab.selfspec.command_results import SimulationOptions, simulation
 from redraft.lab.selfspec.simulate import (
     Acceptance,
@@ -18,7 +19,6 @@ from redraft.lab.selfspec.simulate import (
     simulate_rollout,
 )
 from redraft.lab.selfspec.sweep import write_sweep
-from redraft.provenance import own_hash_file
 from redraft.result_files import write_own_hash
 from redraft.selfspec.calibration import read_calibration, write_calibration
 from redraft.selfspec.roofline import block_efficiency

@@ -12,9 +12,8 @@ from redraft.analysis.data.timing import first_epoch_spread
 from redraft.config import Speculative, Vanilla
 from redraft.config.base import GENERATION_STAGES, STEP_STAGES
 from redraft.errors import UserError
-from redraft.files import sha256, write_json
+from redraft.files import hashes, sha256, write_json
 from redraft.layout import Layout
-from redraft.provenance import hashes
 from redraft.train.local.side_by_side import check_work, train_side_by_side
 from redraft.train.local.trainer import LocalTrainer
 from tests.test_trainer import STEPS, make_run, train

@@ -11,13 +11,12 @@ import pytest
 
 from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import write_json
+from redraft.files import hashes, write_json
 from redraft.layout import Layout
 from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import EVALUATION, acquire, lease
 from redraft.ops.workflow.plan import Call, CampaignPlan
 from redraft.ops.workflow.status import STATES, TARGETS, RunStatus, run_status, run_statuses, status_text, target
-from redraft.provenance import hashes
 from tests.checkout import copy_to, snakemake
 from tests.finished import finish, grade, removed, trained
 

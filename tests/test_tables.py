@@ -333,6 +333,31 @@ def test_the_details_of_a_number_say_what_it_could_have_seen(runs, effect, shown
     assert found == ([shown] if shown else [])
 
 
+def test_a_difference_in_accuracy_is_also_a_share_of_the_baseline_s_gain_beside_the_paper_s(runs):
+    spec, cells = made(runs, 1)
+    cell = cell_of(cells, "GRPO + SPEC-RL", "average_difference")
+    scores = runs.scores.assign(accuracy=100 * runs.scores["correct"] / runs.scores["total"])
+    mean = scores.groupby(["cell", "step"])["accuracy"].mean()
+    gains = [mean[name, STEPS] - mean[name, 0] for name in ("grpo-spec-l0.5", "grpo-vanilla")]
+    assert cell["baseline_gain"] == pytest.approx(gains[1])
+    assert cell["gain_kept"] == pytest.approx(gains[0] / gains[1])
+    assert cell["gain_kept_low"] <= cell["gain_kept"] <= cell["gain_kept_high"]
+    printed = pd.DataFrame(read_reported(REPORTED, 1).lines).query("model == 'qwen3-1.7b-base' and column == 'avg'")
+    base, vanilla, method = (
+        printed.query(f"method == '{name}' and algorithm in ('', 'grpo')")["value"].mean()
+        for name in ("base", "vanilla", "spec-rl")
+    )
+    assert cell["gain_kept_reported"] == pytest.approx((method - base) / (vanilla - base))
+    assert set(cells.loc[cells["baseline_gain"].notna(), "column"]) == {
+        "math_difference",
+        "ood_difference",
+        "average_difference",
+    }
+    share, gain = cell["gain_kept"], cell["baseline_gain"]
+    assert f"<dt>Gain kept</dt><dd>{100 * share:.0f} % [" in (page := render.html(sheet(spec, cells), Path("results")))
+    assert f"of the {gain:.1f} points that the baseline gained (paper {100 * cell['gain_kept_reported']:.0f} %)" in page
+
+
 def test_noise_of_means_and_differences_by_hand(runs):
     spec, cells = made(runs, 3)
     name = next(iter(TINY.benchmarks))
@@ -561,7 +586,8 @@ def test_a_verdict_rests_on_the_p_value_corrected_over_the_table(runs):
     gains = {"grpo-spec-l0.5": (4, 8, 6), "grpo-spec-l0": (-40, 42, 1)}
     for (cell, seed), part in both.scores.groupby(["cell", "seed"]):
         if cell in gains:
-            both.scores.loc[part.index, "correct"] += gains[cell][seed]
+            last = part.index[part["step"] > 0]
+            both.scores.loc[last, "correct"] += gains[cell][seed]
     cells = make_table(table, source(both, 3)).set_index("row")
     assert cells.loc["spec-l0.5", "p"] == pytest.approx(0.0353, abs=1e-3)
     assert cells.loc["spec-l0.5", "p_corrected"] == pytest.approx(2 * cells.loc["spec-l0.5", "p"])

@@ -16,11 +16,12 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.power import blocks_needed, can_still_show, detectable
 from redraft.analysis.data.quantities import of_accuracy
-from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Families, estimate
+from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Families, GainKept, estimate
 from redraft.analysis.data.timing import is_timed, timed_unevenly
 from redraft.analysis.data.words import number
-from redraft.config import Claim, Several, Test, Unmeasured
+from redraft.config import Claim, Compare, Several, Test, Unmeasured
 from redraft.config.claims import cells_of, margin_of
+from redraft.config.quantities import ACCURACY
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
 REASONS = {
@@ -101,11 +102,13 @@ class ClaimOnRuns:
     Attributes:
         comparisons: its question, with values.
         undecidable: why these runs cannot decide it, as one of `REASONS` and in words; None if they can.
+        kept: share of the baseline's gain, where the question is one difference in an accuracy.
     """
 
     claim: Claim
     comparisons: ComparisonSet
     undecidable: tuple[str, str] | None
+    kept: GainKept | None = None
 
     @property
     def counts(self) -> bool:
@@ -115,15 +118,15 @@ class ClaimOnRuns:
 
 def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list[ClaimOnRuns]:
     """Each claim's question. One about seconds is decided only where equal work took about equal time."""
-    values = RunValues(measured)
-    return [
-        ClaimOnRuns(
-            claim,
-            comparison_set(claim.test, values),
-            _undecidable(claim, paper_scale, measured.runs),
-        )
-        for claim in claims
-    ]
+    values, found = RunValues(measured), []
+    for claim in claims:
+        comparisons, test = comparison_set(claim.test, values), claim.test
+        kept = None
+        of_accuracy = comparisons.answerable and quantities_of(test)[0].startswith(ACCURACY)
+        if of_accuracy and isinstance(test, Compare) and test.relative == "difference" and not test.over:
+            kept = measured.gain_kept(test.quantity, (test.cell, test.baseline))
+        found.append(ClaimOnRuns(claim, comparisons, _undecidable(claim, paper_scale, measured.runs), kept))
+    return found
 
 
 def comparisons(posed: Iterable[ClaimOnRuns], *, primary: bool) -> Iterator[tuple[BySeed, float, bool]]:
@@ -211,6 +214,8 @@ def _decide(
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
     evidence = comparisons.summary + _sentence(parts, before, posed.claim.printed_of_test) + _untested(parts)
+    if posed.kept:
+        evidence += f"; of its baseline's gain the method keeps {posed.kept.text}"
     keys = [(part.values, part.threshold, part.is_ratio) for part in comparisons.parts]
     found_in = [families.of(*key, primary=posed.claim.primary) for key in keys]
     powers = [_power(each, family.level(*key)) for each, family, key in zip(parts, found_in, keys, strict=True)]

@@ -15,10 +15,10 @@ from redraft.analysis.data.statistics import Blocks
 from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
-from redraft.files import atomic, numbers_of_records, read_parquet, sha256, write_json
+from redraft.files import atomic, hashes, numbers_of_records, read_parquet, sha256, write_json
 from redraft.layout import Layout, check_cell
 from redraft.messages import echo
-from redraft.provenance import hashes, policies_of
+from redraft.provenance import policies_of
 from redraft.result_files import (
     SCORES,
     check_evaluation,

@@ -10,12 +10,11 @@ import pandas as pd
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.prompt_frames import over_bins
 from redraft.analysis.data.quantities import by_seed, noise_by_seed, over_time
-from redraft.analysis.data.statistics import Families
+from redraft.analysis.data.statistics import Families, GainKept, mean_ratio
 from redraft.config import Clock, Panel
 from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
-from redraft.files import atomic, read_parquet, write_json
-from redraft.provenance import hashes
+from redraft.files import atomic, hashes, read_parquet, write_json
 from redraft.result_files import check_hashes, read_record
 
 KEY = ("cell", "quantity", "scope")
@@ -67,6 +66,33 @@ class Measured:
     def noise(self, quantity: str, cell: str, at: int | None = None, clock: Clock = "steps") -> dict[int, float]:
         """The standard error, points, that sampling alone gives an accuracy; NaN of another quantity."""
         return self._of_runs(quantity, cell, at, clock).noise
+
+    def gain_kept(
+        self,
+        quantity: str,
+        pair: tuple[str, str],
+        at: int | None = None,
+        clock: Clock = "steps",
+        reported: float = math.nan,
+    ) -> GainKept | None:
+        """The share of a baseline's gain in an accuracy that a cell keeps after `at` steps; None without a common seed.
+
+        Args:
+            quantity: an accuracy.
+            pair: cell and baseline.
+            at: steps done; None is the last policy.
+            clock: of `at`.
+            reported: the paper's share.
+        """
+        gains = []
+        for name in pair:
+            first, last = self.values(quantity, name, 0, clock), self.values(quantity, name, at, clock)
+            gains.append({seed: last[seed] - first[seed] for seed in last if seed in first})
+        if not (seeds := sorted(gains[0].keys() & gains[1].keys())):
+            return None
+        own, base = ({seed: values[seed] for seed in seeds} for values in gains)
+        share, interval, gain = mean_ratio(own, base, self.runs.blocks)
+        return GainKept(share, interval.low, interval.high, gain, reported)
 
     def _of_runs(self, quantity: str, cell: str, at: int | None, clock: Clock) -> MeasuredPoint:
         def measure() -> list[MeasuredPoint]:

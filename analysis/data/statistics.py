@@ -153,24 +153,21 @@ class Estimate:
         if not self.testable:
             return math.nan
         threshold = math.log(against) if self.has_logs else against
-        if not self.looks:
-            return _p_value(self.units, threshold)
-        side = np.mean(self.units) > threshold
         found = []
-        for n in self.looks:
-            if n <= len(self.units):
-                # A look whose mean is on the other side does not speak for the side of all blocks.
-                same_side = (np.mean(self.units[:n]) > threshold) == side
-                found.append(_p_value(self.units[:n], threshold) if same_side else 1.0)
+        for n in self.looks or (len(self.units),):
+            units = self.units[:n]
+            # Rounding must not decide: 16.1 - 15.1 is above 1, and the t statistic of equal values is infinite.
+            tolerance = ROUNDING * max(1.0, abs(threshold), *map(abs, units))
+            if len(units) < n:
+                break
+            if np.ptp(units) <= tolerance:
+                found.append(float(abs(units[0] - threshold) <= tolerance))
+            # A look whose mean is on the other side does not speak for the side of all blocks.
+            elif (np.mean(units) > threshold) == (np.mean(self.units) > threshold):
+                found.append(float(stats.ttest_1samp(units, threshold).pvalue))
+            else:
+                found.append(1.0)
         return sequential_p(min(found), self.looks) if found else math.nan
-
-
-def _p_value(units: Sequence[float], threshold: float) -> float:
-    # Rounding must not decide: 16.1 - 15.1 is above 1, and the t statistic of equal values is infinite.
-    tolerance = ROUNDING * max(1.0, abs(threshold), *map(abs, units))
-    if np.ptp(units) <= tolerance:
-        return float(abs(units[0] - threshold) <= tolerance)
-    return float(stats.ttest_1samp(units, threshold).pvalue)
 
 
 def estimate(values: Mapping[int, float], blocks: Mapping[int, int] = NO_BLOCKS, log: bool = False) -> Estimate:
@@ -201,6 +198,77 @@ def estimate(values: Mapping[int, float], blocks: Mapping[int, int] = NO_BLOCKS,
         confidence = 1 - nominal_level(LEVEL, looks)
         low, high = map(float, stats.t.interval(confidence, len(units) - 1, loc=mean, scale=stats.sem(units)))
     return replace(found, interval=_exp(Interval(low, high)) if has_logs else Interval(low, high))
+
+
+KEPT = ("gain_kept", "gain_kept_low", "gain_kept_high", "baseline_gain", "gain_kept_reported")
+"""Columns of tables with the fields of `GainKept`."""
+
+
+@dataclass(frozen=True)
+class GainKept:
+    """Gain of a cell over its initial policy, as a share of the gain of its baseline over its own.
+
+    This compares between scales of training: a loss of 5.7 points means one thing where training the baseline gained 50
+    points, and another where it gained 7.
+
+    Attributes:
+        share: ratio of the mean gains; NaN if the baseline has none.
+        low: lower end of Fieller's 95 % interval over blocks. Both ends are NaN where the baseline's gain is not shown
+            to differ from 0, since then any share is possible.
+        high: upper end.
+        gain: mean gain of the baseline, points.
+        reported: the paper's share; NaN where it prints too little.
+    """
+
+    share: float
+    low: float
+    high: float
+    gain: float
+    reported: float = math.nan
+
+    @property
+    def text(self) -> str:
+        """`88 % [75, 101] of the 50.1 points that the baseline gained (paper 104 %)`."""
+        gained = f"the {self.gain:.1f} points that the baseline gained"
+        paper = "" if math.isnan(self.reported) else f" (paper {100 * self.reported:.0f} %)"
+        if math.isnan(self.low):
+            return f"an unknown share of {gained}, which may be chance{paper}"
+        return f"{100 * self.share:.0f} % [{100 * self.low:.0f}, {100 * self.high:.0f}] of {gained}{paper}"
+
+
+def mean_ratio(
+    values: Mapping[int, float], others: Mapping[int, float], blocks: Mapping[int, int] = NO_BLOCKS
+) -> tuple[float, Interval, float]:
+    """Ratio of two paired means over blocks, its 95 % interval by Fieller, and the mean of `others`.
+
+    Fieller's interval has all ratios ρ for which a t-test does not tell the mean of `values - ρ others` from 0. It
+    needs no ratio of single seeds, whose divisor may be nearly 0. Where the mean of `others` is not told from 0 either,
+    it is unbounded: both ends are NaN.
+
+    Args:
+        values: numerators by seed.
+        others: denominators of the same seeds.
+        blocks: of the seeds.
+    """
+    own, other = np.array(estimate(values, blocks).units), np.array(estimate(others, blocks).units)
+    mean, divisor, count = float(own.mean()), float(other.mean()), len(own)
+    share = mean / divisor if divisor else math.nan
+    if count < 2:
+        return share, NONE, divisor
+    looks = blocks.looks if isinstance(blocks, Blocks) else ()
+    limit = stats.t.ppf(1 - nominal_level(LEVEL, looks) / 2, count - 1) ** 2
+    (own_variance, both), (_, variance) = np.cov(own, other) / count
+    # The quadratic in ρ of which the interval's ends are the roots.
+    square, linear, constant = (
+        divisor**2 - limit * variance,
+        mean * divisor - limit * both,
+        mean**2 - limit * own_variance,
+    )
+    if square <= 0:
+        return share, NONE, divisor
+    # Never below 0 where the square's factor is above it, but for rounding.
+    half = math.sqrt(max(0.0, linear**2 - square * constant))
+    return share, Interval(float((linear - half) / square), float((linear + half) / square)), divisor
 
 
 def _exp(interval: Interval) -> Interval:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.analysis.data.statistics import LEVEL
+from redraft.analysis.data.statistics import KEPT, LEVEL, GainKept
 from redraft.analysis.data.timing import TimingSpread, is_timed
 from redraft.analysis.tables.cell_verdicts import (
     AGREES,
@@ -95,6 +95,8 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpre
     quantity = next((c.quantity for c in getattr(table, "columns", []) if c.name == headline.column), headline.column)
     timed = is_timed(quantity) or (isinstance(table, TargetTable) and table.clock == "hours")
     sentence = _sentence(headline, mean, low, high, reported)
+    if headline.form == "points" and math.isfinite(cell["baseline_gain"]):
+        sentence += f", and keeps {GainKept(*cell[list(KEPT)]).text.replace('-', MINUS)}"
     words = f"{sentence}: {verdict_words(cell, uneven if timed else None)}."
     verdict = cell["verdict"]
     effect = verdict in (AGREES, "same direction") or (verdict == NOT_COMPARABLE and cell["p_corrected"] <= LEVEL)

@@ -7,7 +7,7 @@ adds intervals and verdicts.
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from redraft.analysis.data.power import detectable
 from redraft.analysis.data.quantities import bound_of, of_accuracy
 from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
 from redraft.analysis.data.statistics import (
+    KEPT,
     NEUTRAL,
     PAIRINGS,
     RATIOS,
@@ -25,6 +26,7 @@ from redraft.analysis.data.statistics import (
     Estimate,
     Families,
     Family,
+    GainKept,
     estimate,
     paired,
 )
@@ -89,7 +91,11 @@ class TableLine:
 
 
 def lines_of(table: RunTable, source: TableSource) -> list[TableLine]:
-    """The table's lines in order; where rows are steps, those of one step after those of another."""
+    """The table's lines in order; where rows are steps, those of one step after those of another.
+
+    Such a table has a line for each policy that was evaluated during a row's run, or one line if the preset lacks that
+    run.
+    """
     lines, group, along = [], "", isinstance(table, StepTable)
     for row in table.rows:
         group = row.group or group
@@ -97,31 +103,20 @@ def lines_of(table: RunTable, source: TableSource) -> list[TableLine]:
         if row.at == "start":
             lines.append(replace(line, at=0, share=Fraction(0)))
         elif along:
-            lines += _along(line, source)
+            cell = source.resolved.cell(row.cell)
+            if cell.lacks_run:
+                lines.append(replace(line, known=False))
+            # Only a finished run records its number of training steps; before that, the lines are those of the paper's
+            # rows.
+            for tick in cell.ticks if not cell.lacks_run else ():
+                share = Fraction(tick, cell.steps)
+                if cell.evaluated or source.reported.matching(cell.reported, row.reported, share, cell.clock):
+                    label = f"{line.label} @ {tick}"
+                    lines.append(replace(line, clock=cell.clock, label=label, at=tick, share=share))
         else:
             lines.append(line)
     # Sorting is stable, so rows of one step stay in the order of the file.
     return sorted(lines, key=lambda line: line.at or 0) if along else lines
-
-
-def _along(line: TableLine, source: TableSource) -> list[TableLine]:
-    """One line per policy evaluated during the run; only `line` if the preset has no such run.
-
-    Only a finished run records its number of training steps; before that, the lines are those of the paper's rows.
-    """
-    cell = source.resolved.cell(line.row.cell)
-    if cell.lacks_run:
-        return [replace(line, known=False)]
-    lines = [
-        replace(line, clock=cell.clock, label=f"{line.label} @ {tick}", at=tick, share=Fraction(tick, cell.steps))
-        for tick in cell.ticks
-    ]
-    rows = line.row.reported
-    return [
-        each
-        for each in lines
-        if cell.evaluated or source.reported.matching(cell.reported, rows, each.share, each.clock)
-    ]
 
 
 @dataclass(frozen=True)
@@ -137,6 +132,7 @@ class TableCell:
         timed: whether it is made of seconds.
         bound: reason why the values of cell and baseline cannot be tested (`bound_of`); else empty.
         blocks: of the seeds.
+        kept: share of the baseline's gain in an accuracy, where the column is the difference.
     """
 
     line: TableLine
@@ -149,6 +145,7 @@ class TableCell:
     timed: bool = False
     bound: str = ""
     blocks: Blocks = field(default_factory=Blocks, repr=False)
+    kept: GainKept | None = None
 
     @property
     def compared(self) -> bool:
@@ -211,6 +208,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
     values = {seed: value * column.scale for seed, value in values.items()}
     applicable = sampled and _applicable(line, column, values)
     compared = bool(relative) and not line.is_baseline
+    kept = compared and applicable and column.relative == "difference" and column.quantity.startswith(ACCURACY)
     return TableCell(
         line=line,
         column=declared,
@@ -222,7 +220,21 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
         timed=is_timed(column.quantity),
         bound=bound,
         blocks=source.measured.runs.blocks,
+        kept=_kept(line, column, source) if kept else None,
     )
+
+
+def _kept(line: TableLine, column: Column, source: TableSource) -> GainKept | None:
+    """The share of the baseline's gain in an accuracy, and the paper's, which is NaN where it prints too little."""
+    cell, baseline, reported = line.row.cell, line.baseline, math.nan
+    if column.reported and line.known:
+        rows = [
+            source.reported_row(cell, line.row.reported, line.share, line.clock),
+            *(source.reported_row(baseline, {}, at, line.clock) for at in (line.share, Fraction(0))),
+        ]
+        own, other, first = (mean_of(row, column.reported) for row in rows)
+        reported = (own - first) / (other - first) if other != first else math.nan
+    return source.measured.gain_kept(column.quantity, (cell, baseline), line.at, line.clock, reported)
 
 
 def _applicable(line: TableLine, column: Column, values: Mapping[int, float]) -> bool:
@@ -255,21 +267,17 @@ def average_cell(line: TableLine, column: Column, cells: list[TableCell], source
     reported = [cell for cell in speedups if not math.isnan(cell.reported)]
     of_all = bool(reported) and all(cell.column.reported for cell in speedups) and (parts == reported or not seeds)
     row = source.reported_row(line.row.cell, line.row.reported) if of_all else {}
+    printed = [cell.reported for cell in (parts if seeds else reported)]
     return TableCell(
         line=line,
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in sorted(seeds)},
-        reported=row.get(AVERAGE, _mean_reported(parts if seeds else reported)),
+        reported=row.get(AVERAGE, math.fsum(printed) / len(printed) if printed else math.nan),
         cells=(line.row.cell,) if line.is_baseline else (line.row.cell, line.baseline),
         applicable=bool(parts),
         timed=any(cell.timed for cell in speedups),
         blocks=cells[0].blocks,
     )
-
-
-def _mean_reported(cells: list[TableCell]) -> float:
-    """The mean of the paper's values of these cells, NaN if it lacks one of them."""
-    return sum(cell.reported for cell in cells) / len(cells) if cells else math.nan
 
 
 def _noises(line: TableLine, column: Column, source: TableSource) -> dict[tuple[str, int | None], BySeed]:
@@ -313,35 +321,28 @@ def _reported(line: TableLine, column: Column, table: RunTable, source: TableSou
         return kind_of(column.quantity)(before, times) if before and times else math.nan
     value = PAIRINGS[relative](mean_of(row, column.reported), mean_of(baseline, column.reported))
     if column.without_first_epoch:
-        value = _without_first_epoch(value, line, source)
+        # The paper prints no epoch. Its first epoch, in which cell and baseline decode the same, counts as its share s
+        # of the baseline's steps, as if all decoded as much; a whole run's ratio is then s + (1 - s) r, with r that of
+        # the later epochs. There is none for cells with other epochs than the paper's, and before the second epoch.
+        epochs, of_baseline = (source.resolved.cell(cell).epochs for cell in (line.row.cell, line.baseline))
+        share = math.nan if epochs is None or of_baseline is None else 1 / (epochs * float(line.share or 1))
+        value = (value - share) / (1 - share) if share < 1 else math.nan
     return value if math.isfinite(value) and (value or relative == "difference") else math.nan
-
-
-def _without_first_epoch(ratio: float, line: TableLine, source: TableSource) -> float:
-    """A reported ratio of tokens without the first epoch, in which cell and baseline decode the same.
-
-    The paper prints no epoch. Its first epoch counts as its share s of the baseline's steps, as if all decoded as much;
-    a whole run's ratio is then s + (1 - s) r, with r that of the later epochs. NaN for cells with other epochs than the
-    paper's, and where no later epoch has begun.
-    """
-    epochs, of_baseline = (source.resolved.cell(cell).epochs for cell in (line.row.cell, line.baseline))
-    if epochs is None or of_baseline is None:
-        return math.nan
-    share = 1 / (epochs * float(line.share or 1))
-    return (ratio - share) / (1 - share) if share < 1 else math.nan
 
 
 COLUMNS = [
     *("group", "row", "step", "column", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "verdict"),
     *("bootstrap_low", "bootstrap_high", "p", "p_corrected", "detectable", "iqm", "noise", "cell", "seeds"),
     *("missing_seeds", "manifests"),
+    *KEPT,
 ]
 """`low` and `high` are the Student interval, which is shown and decides.
 
 `step` is the steps that the row's policy has done, empty for the last one. `p` is that of "no effect", `p_corrected`
 the same over its family in the paper's report. `detectable` is the smallest effect that such runs show in four of five
 campaigns (`redraft.analysis.data.power`), of ratios a factor. `noise` is the standard error that sampling alone causes.
-`missing_seeds` are those that the preset asks for and that have no finished run.
+`missing_seeds` are those that the preset asks for and that have no finished run. `gain_kept` is the share of the
+baseline's gain in an accuracy (`redraft.analysis.data.statistics.GainKept`), with its interval.
 """
 
 
@@ -354,7 +355,18 @@ def make_table(table: RunTable, source: TableSource, families: Families | None =
     if families is None:
         families = Families(other=comparisons(cells, source), blocks=source.measured.runs.blocks)
     frame = pd.DataFrame([_record(cell, families, source) for cell in cells], columns=COLUMNS)
-    return _judged_by_others(frame, table)
+    # Verdicts of columns that another column judges, line by line. Cells go line by line, so every `width`-th is of one
+    # column.
+    width = len(table.columns)
+    for i, column in enumerate(table.columns):
+        if column.judged_by:
+            other = [each.name for each in table.columns].index(column.judged_by)
+            compared = ~frame["verdict"].iloc[i::width].isin([MISSING, BASELINE, NOT_APPLICABLE])
+            own = frame.index[i::width][compared]
+            found = frame["verdict"].iloc[other::width][compared.to_numpy()]
+            # Where the other can have no value, as before the second epoch, nothing is compared.
+            frame.loc[own, "verdict"] = found.replace(NOT_APPLICABLE, NOT_COMPARABLE).to_numpy()
+    return frame
 
 
 def cells_of(table: RunTable, source: TableSource) -> list[TableCell]:
@@ -381,23 +393,6 @@ def comparisons(cells: Iterable[TableCell], source: TableSource) -> Iterator[tup
             yield cell.values, cell.neutral, cell.is_ratio
 
 
-def _judged_by_others(frame: pd.DataFrame, table: RunTable) -> pd.DataFrame:
-    """The frame with the verdicts of columns that another column judges, line by line.
-
-    Where the other can have no value, as before the second epoch, nothing is compared.
-    """
-    width = len(table.columns)
-    for i, column in enumerate(table.columns):
-        if column.judged_by:
-            other = [each.name for each in table.columns].index(column.judged_by)
-            compared = ~frame["verdict"].iloc[i::width].isin([MISSING, BASELINE, NOT_APPLICABLE])
-            # Cells go line by line, so every `width`-th is of this column.
-            own = frame.index[i::width][compared]
-            found = frame["verdict"].iloc[other::width][compared.to_numpy()]
-            frame.loc[own, "verdict"] = found.replace(NOT_APPLICABLE, NOT_COMPARABLE).to_numpy()
-    return frame
-
-
 def _mean_of(cells: list[TableCell]) -> TableCell:
     """The mean of a column over the lines that are not compared with themselves, where all of them were run.
 
@@ -421,7 +416,7 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
         line=TableLine(row, "All" if grouped else "", "Mean", baseline="(each row's)"),
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in seeds},
-        reported=_mean_reported(reported),
+        reported=math.fsum(cell.reported for cell in reported) / len(reported) if reported else math.nan,
         cells=tuple(dict.fromkeys(name for cell in parts for name in cell.cells)),
         noises=noises,
         applicable=any(cell.applicable for cell in rows),
@@ -466,6 +461,7 @@ def _record(cell: TableCell, families: Families, source: TableSource) -> dict:
         "manifests": " ".join(
             path for name in cell.cells for path in source.measured.runs.manifests(name, found.seeds, of)
         ),
+        **(dict(zip(KEPT, astuple(cell.kept), strict=True)) if cell.kept else {}),
     }
 
 

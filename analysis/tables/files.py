@@ -42,7 +42,12 @@ def write_tables(preset: str, paper: str) -> None:
         sheet = _sheet(
             table, replace(source, reported=reported.get(table.reported_number or 0, no_reported())), families
         )
-        _write_sheet(sheet, layout, paper)
+        stem = layout.table(paper, table.number)
+        write_atomically(stem.with_suffix(".csv"), sheet.cells.assign(stand_in=sheet.stand_in).to_csv(index=False))
+        write_atomically(stem.with_suffix(".md"), render.markdown(sheet))
+        write_atomically(stem.with_suffix(".tex"), render.latex(sheet))
+        page = render.html(sheet, stem.parent, f"{paper}-table{table.number}", data=f"{stem.name}.csv")
+        write_atomically(stem.with_suffix(".html"), page)
         sheets.append(sheet)
     if sheets:
         html, counts = main_result(sheets[0], layout, paper)
@@ -62,15 +67,6 @@ def write_tables(preset: str, paper: str) -> None:
     written = layout.tables(paper)
     # Last, since the record has the hashes of all files, those of earlier calls included.
     record_derived(written, (file for file in written.glob("*") if file.is_file()), folder / RECORD)
-
-
-def _write_sheet(sheet: Sheet, layout: Layout, paper: str) -> None:
-    stem = layout.table(paper, sheet.table.number)
-    write_atomically(stem.with_suffix(".csv"), sheet.cells.assign(stand_in=sheet.stand_in).to_csv(index=False))
-    write_atomically(stem.with_suffix(".md"), render.markdown(sheet))
-    write_atomically(stem.with_suffix(".tex"), render.latex(sheet))
-    page = render.html(sheet, stem.parent, f"{paper}-table{sheet.table.number}", data=f"{stem.name}.csv")
-    write_atomically(stem.with_suffix(".html"), page)
 
 
 def _sheet(table: Table, source: TableSource, families: Families) -> Sheet:

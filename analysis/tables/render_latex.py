@@ -55,17 +55,6 @@ def latex(sheet: Sheet) -> str:
         rf"\parbox[b]{{6em}}{{\raggedleft {escaped(title)}}}" if len(title) > 9 else escaped(title)
         for title in sheet.headers
     ]
-    filled = {
-        "caption": _caption(sheet, shown),
-        "number": sheet.table.number,
-        "format": "l" + "r" * columns,
-        "header": " & ".join(["", *sheet.beside(titles, [r"\emph{paper}"] * len(titles))]).strip(),
-        "rows": "\n".join(_row(line, sheet, first=i == 0) for i, line in enumerate(sheet.lines)),
-    }
-    return HEAD + commands + BODY % filled
-
-
-def _caption(sheet: Sheet, shown: list[str]) -> str:
     sentences = [escaped(sheet.title)]
     if any(slot.spread for line in sheet.lines for slot in line.cells):
         sentences.append(r"Means over seeds $\pm$ half the width of their 95\,\% Student intervals")
@@ -73,7 +62,14 @@ def _caption(sheet: Sheet, shown: list[str]) -> str:
         sentences.append(r"Columns \emph{paper} hold reported values")
     if shown:
         sentences.append(", ".join(rf"{COMMANDS[verdict][0]}~{WORDS.get(verdict, verdict)}" for verdict in shown))
-    return ". ".join(sentences) + "."
+    filled = {
+        "caption": ". ".join(sentences) + ".",
+        "number": sheet.table.number,
+        "format": "l" + "r" * columns,
+        "header": " & ".join(["", *sheet.beside(titles, [r"\emph{paper}"] * len(titles))]).strip(),
+        "rows": "\n".join(_row(line, sheet, first=i == 0) for i, line in enumerate(sheet.lines)),
+    }
+    return HEAD + commands + BODY % filled
 
 
 def _row(line: SheetRow, sheet: Sheet, first: bool) -> str:

@@ -39,27 +39,18 @@ def without_counterpart(
                 match = source.resolved.cell(line.row.cell).reported
                 if line.at != 0 and match is not None and (match | line.row.reported).items() <= named.items():
                     about.append(line)
-            cell, reason = _reason(about, lines, key in line_of_key, finished, source)
+            name, reason = "", NO_ROW
+            if about:
+                row, clock = about[0].row, about[0].clock
+                name, cell = row.cell, source.resolved.cell(row.cell)
+                done = ", ".join(str(other.at) for other in lines if other.row == row)
+                steps = f"evaluated after {done} of {cell.steps} {clock.replace('_', ' ')}"
+                reason = "" if key in line_of_key else f"no policy at that share of the run ({steps})"
+                if name not in finished:
+                    reason = cell.lacks_run or "its cell was not run"
             if reason:
-                rows.append((n, *key, cell, reason))
+                rows.append((n, *key, name, reason))
     return pd.DataFrame(rows, columns=["table", *names, "cell", "reason"])
-
-
-def _reason(
-    about: list[TableLine], lines: list[TableLine], met: bool, finished: set[str], source: TableSource
-) -> tuple[str, str]:
-    """The cell of the first of these lines, and why it has no counterpart; empty if one of the lines is `met`."""
-    if not about:
-        return "", NO_ROW
-    row, clock = about[0].row, about[0].clock
-    cell = source.resolved.cell(row.cell)
-    if row.cell not in finished:
-        return row.cell, cell.lacks_run or "its cell was not run"
-    if met:
-        return row.cell, ""
-    done = ", ".join(str(other.at) for other in lines if other.row == row)
-    steps = f"evaluated after {done} of {cell.steps} {clock.replace('_', ' ')}"
-    return row.cell, f"no policy at that share of the run ({steps})"
 
 
 FROM_REPORTED = "computed from the numbers that the paper reports, nothing reproduced"

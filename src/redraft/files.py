@@ -254,6 +254,16 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def hashes(*files: Path) -> dict[str, str]:
+    """SHA-256 hashes of files, by file name."""
+    return {file.name: sha256(file) for file in files}
+
+
+def own_hash_file(file: Path) -> Path:
+    """File with the hash of a file that no record names."""
+    return file.with_name(f"{file.name}.sha256")
+
+
 def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) -> "pd.DataFrame":
     """Read a Parquet file that has at least these columns; with `only` just these columns are read.
 

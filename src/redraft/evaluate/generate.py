@@ -16,11 +16,11 @@ from redraft.errors import UserError
 from redraft.evaluate.backend import Backend, GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
 from redraft.evaluate.generation_parts import KEY, GenerationParts
-from redraft.files import write_json
+from redraft.files import hashes, write_json
 from redraft.messages import echo
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
-from redraft.provenance import environment, git_state, hashes, policies_of
+from redraft.provenance import environment, git_state, policies_of
 from redraft.result_files import check_hashes, read_manifest
 from redraft.tasks.problems import Problem, check_answers, load_problems, missing
 from redraft.tasks.prompts import encode

@@ -17,8 +17,7 @@ from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.evaluate.generation_parts import KEY, read_without_tokens
 from redraft.evaluate.metrics import score
-from redraft.files import atomic, write_json
-from redraft.provenance import hashes
+from redraft.files import atomic, hashes, write_json
 from redraft.result_files import check_hashes, read_record
 from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, extract, grade_choice
 from redraft.tasks.workers import InstructionVerdicts, check_instructions, compare_answers, run

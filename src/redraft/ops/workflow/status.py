@@ -10,13 +10,13 @@ from typing import Literal
 from redraft.cli.terminal import filled, table
 from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import sha256
+from redraft.files import hashes, sha256
 from redraft.layout import Layout
 from redraft.ops.locking.entries import Entry, history
 from redraft.ops.locking.lease import EVALUATION
 from redraft.ops.workflow.plan import target_cells, target_grids
 from redraft.ops.workflow.reruns import files_to_make
-from redraft.provenance import hashes, local_content
+from redraft.provenance import local_content
 from redraft.result_files import check_records, check_run, finished_steps, read_left_out, read_manifest, read_record
 
 Target = Mapping[str, list[str] | None]

@@ -18,10 +18,10 @@ from redraft.config import Experiments, Run
 from redraft.config.base import GENERATION_STAGES, STEP_STAGES
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
-from redraft.files import atomic, sha256, write_json
+from redraft.files import atomic, hashes, sha256, write_json
 from redraft.layout import Layout
 from redraft.ops.locking.devices import devices
-from redraft.provenance import environment, git_state, hashes
+from redraft.provenance import environment, git_state
 from redraft.result_files import read_manifest, read_steps
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.progress import reporter
