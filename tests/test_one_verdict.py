@@ -27,11 +27,12 @@ from redraft.analysis.tables.comparison import (
     comparisons,
     make_table,
 )
-from redraft.analysis.tables.files import _sheet, _write_sheet, read_table
+from redraft.analysis.tables.files import _sheet, read_table
 from redraft.analysis.tables.table_columns import expand
 from redraft.config import CellTable, Experiments, Figure, Row
 from redraft.config.claims import ClaimFile
 from redraft.config.tables import TableFile, TargetTable
+from redraft.files import write_atomically
 from redraft.layout import Layout
 from redraft.result_files import record_derived
 from tests import uneven
@@ -436,7 +437,9 @@ def test_no_entry_of_a_legend_is_cut_off():
 def test_files_of_numbers_say_that_they_are_a_stand_in_s(experiments, tmp_path, campaign):
     layout = Layout("tiny", tmp_path)
     made = source(experiments)
-    _write_sheet(_sheet(table(), made, families_of(made, experiments)), layout, "spec_rl")
+    sheet = _sheet(table(), made, families_of(made, experiments))
+    content = sheet.cells.assign(stand_in=sheet.stand_in).to_csv(index=False)
+    write_atomically(layout.table("spec_rl", table().number).with_suffix(".csv"), content)
     written = pd.read_csv(layout.table("spec_rl", 3).with_suffix(".csv"))
     assert set(written["stand_in"]) == {experiments.preset("tiny").stand_in} != {""}
     for name in ("tables/spec_rl/table04", "figures/spec_rl/figure04"):

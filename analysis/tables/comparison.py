@@ -321,13 +321,22 @@ def _reported(line: TableLine, column: Column, table: RunTable, source: TableSou
         return kind_of(column.quantity)(before, times) if before and times else math.nan
     value = PAIRINGS[relative](mean_of(row, column.reported), mean_of(baseline, column.reported))
     if column.without_first_epoch:
-        # The paper prints no epoch. Its first epoch, in which cell and baseline decode the same, counts as its share s
-        # of the baseline's steps, as if all decoded as much; a whole run's ratio is then s + (1 - s) r, with r that of
-        # the later epochs. There is none for cells with other epochs than the paper's, and before the second epoch.
-        epochs, of_baseline = (source.resolved.cell(cell).epochs for cell in (line.row.cell, line.baseline))
-        share = math.nan if epochs is None or of_baseline is None else 1 / (epochs * float(line.share or 1))
-        value = (value - share) / (1 - share) if share < 1 else math.nan
+        value = _without_first_epoch(value, line, source)
     return value if math.isfinite(value) and (value or relative == "difference") else math.nan
+
+
+def _without_first_epoch(ratio: float, line: TableLine, source: TableSource) -> float:
+    """A reported ratio of tokens without the first epoch, in which cell and baseline decode the same.
+
+    The paper prints no epoch. Its first epoch counts as its share s of the baseline's steps, as if all decoded as much;
+    a whole run's ratio is then s + (1 - s) r, with r that of the later epochs. NaN for cells with other epochs than the
+    paper's, and where no later epoch has begun.
+    """
+    epochs, of_baseline = (source.resolved.cell(cell).epochs for cell in (line.row.cell, line.baseline))
+    if epochs is None or of_baseline is None:
+        return math.nan
+    share = 1 / (epochs * float(line.share or 1))
+    return (ratio - share) / (1 - share) if share < 1 else math.nan
 
 
 COLUMNS = [

@@ -18,7 +18,22 @@ def expand(table: RunTable, benchmarks: Iterable[str], spec: Reported | None = N
     """
     columns = [each for column in table.columns for each in _of_benchmarks(column, benchmarks)]
     if isinstance(table, StageTable):
-        columns += _of_stages(table, spec)
+        reported = {name: quantity.columns for name, quantity in spec.quantities.items()} if spec else {}
+        columns += [
+            Column(
+                name=f"{stage}_s",
+                title=f"{title} (s)",
+                quantity=SECONDS + stage,
+                decimals=table.decimals,
+                reported=reported.get(SECONDS + stage, []),
+            )
+            for stage, title in table.stages.items()
+        ]
+        total = reported.get(SECONDS + "total", [])
+        columns += [
+            Column(name=f"speedup_{kind}", title=title, quantity=SPEEDUP + kind, reported=total)
+            for kind, title in table.speedups.items()
+        ]
     if isinstance(table, TargetTable):
         columns += [each for target in table.at.get(preset, table.targets) for each in _of_target(target, table)]
         columns += [average(table.decimals)] if table.average else []
@@ -36,26 +51,6 @@ def _of_benchmarks(column: Column, benchmarks: Iterable[str]) -> list[Column]:
         )
         for name in benchmarks
     ]
-
-
-def _of_stages(table: StageTable, spec: Reported | None) -> list[Column]:
-    total = spec.quantities[SECONDS + "total"].columns if spec and SECONDS + "total" in spec.quantities else []
-    reported = {name: quantity.columns for name, quantity in spec.quantities.items()} if spec else {}
-    stages = [
-        Column(
-            name=f"{stage}_s",
-            title=f"{title} (s)",
-            quantity=SECONDS + stage,
-            decimals=table.decimals,
-            reported=reported.get(SECONDS + stage, []),
-        )
-        for stage, title in table.stages.items()
-    ]
-    speedups = [
-        Column(name=f"speedup_{kind}", title=title, quantity=SPEEDUP + kind, reported=total)
-        for kind, title in table.speedups.items()
-    ]
-    return stages + speedups
 
 
 def _of_target(target: RunTarget, table: TargetTable) -> list[Column]:
