@@ -182,6 +182,35 @@ def test_headlines_and_primary_claims_are_a_family_that_nothing_else_changes(exp
     assert [found.of(*each).corrected(*each) for each in (tokens, elsewhere)] == pytest.approx(expected)
 
 
+def test_of_a_table_along_training_the_headline_is_the_last_policy_s(experiments, tmp_path):
+    shutil.copytree(experiments.root / "experiments", tmp_path / "experiments")
+    headline = {
+        "table": 3,
+        "cell": REUSE,
+        "column": "tokens",
+        "form": "percent fewer",
+        "words": "It is {}.",
+        "short": "it is",
+    }
+    table = TABLES["tables"][0] | {"kind": "steps", "columns": COLUMNS[:2]}
+    declared = {"tables": [table], "headlines": [headline]}
+    (tmp_path / "experiments/spec_rl/tables.yaml").write_text(yaml.safe_dump(declared))
+    (tmp_path / "experiments/spec_rl/claims.yaml").write_text(yaml.safe_dump({"claims": []}))
+    keys = [(name, seed) for name, seeds in uneven.SEEDS.items() for seed in seeds]
+    steps = [uneven.step(*key, number) for key in keys for number in range(30)]
+    scores = [line for key in keys for done in (0, 10, 20, 30) for line in uneven.scores_of(*key, done)]
+    runs = Runs(uneven.runs().runs, pd.DataFrame(steps), pd.DataFrame(scores))
+    made = source(changed := Experiments(tmp_path), runs)
+    found = families_of(made, changed)
+    (spec,) = made.resolved.tables
+    tokens = [c for c in cells_of(spec, made) if c.line.row.cell == REUSE and c.column.name == "tokens"]
+    assert [cell.line.at for cell in tokens] == [10, 20, 30], "a line for each policy"
+    first, _, last = ((cell.values, cell.neutral, cell.is_ratio) for cell in tokens)
+    assert found.of(*last) is found.primary
+    assert len(found.primary) == 1
+    assert found.of(*first) is found.other
+
+
 def test_more_null_comparisons_change_no_primary_verdict():
     primary = [({0: 1.0 + i, 1: 1.1 + i, 2: 1.2 + i}, 0.0, False) for i in range(3)]
     nulls = [({0: -1.0 - i, 1: 0.1, 2: 1.0 + i / 2}, 0.0, False) for i in range(40)]
