@@ -53,6 +53,13 @@ def test_a_gain_that_may_be_chance_has_no_interval():
     assert gain == 0.0
 
 
+def test_seeds_without_both_values_do_not_count():
+    own, base = {0: 1.0, 1: math.nan, 2: 3.0, 3: 4.0, 4: 2.5}, {0: 10.0, 1: 20.0, 2: math.nan, 3: 50.0, 4: 22.0}
+    kept = [0, 3, 4]
+    assert mean_ratio(own, base) == mean_ratio({s: own[s] for s in kept}, {s: base[s] for s in kept})
+    assert math.isnan(mean_ratio({0: 1.0}, {1: 2.0})[0])
+
+
 def test_one_block_has_no_interval_and_blocks_are_the_units():
     _, interval, _ = mean_ratio({0: 1.0}, {0: 2.0})
     assert math.isnan(interval.low)
@@ -91,6 +98,7 @@ def test_fieller_covers_the_true_share_in_95_percent_of_campaigns():
             GainKept(1.2, 1.1, 1.3, 7.0, 1.246),
             "120 % [110, 130] of the 7.0 points that the baseline gained (paper 125 %)",
         ),
+        (GainKept(0.9, 0.8, 1.0, -3.5), "no share of a gain: the baseline changed by -3.5 points"),
         (GainKept(-0.5, -0.7, -0.2, 7.0), "-50 % [-70, -20] of the 7.0 points that the baseline gained"),
     ],
 )

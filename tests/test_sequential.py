@@ -30,6 +30,8 @@ from redraft.layout import Layout
 from redraft.result_files import write_with_hash
 
 ROOT = Path(__file__).parents[1]
+REAL = {"cell-0": "grpo-spec-l0", "cell-1": "grpo-spec-l0.5", "cell-2": "grpo-spec-linf"}
+"""Cells of SPEC-RL that stand for the simulated ones in the command's tests."""
 
 
 def sequential_estimate(values, looks=LOOKS, log=False):
@@ -79,8 +81,25 @@ def test_the_smallest_p_value_of_the_looks_so_far_counts():
     found = sequential_estimate(strong + weak)
     assert found.p_value(0.0) == sequential_p(plain_p(strong), LOOKS), "the first look, not the second"
     assert plain_p(strong + weak) > plain_p(strong)
-    # Blocks between two looks are not judged.
-    assert sequential_estimate([*strong, 3.0]).p_value(0.0) == found.p_value(0.0)
+    between = sequential_estimate([*strong, 30.0])
+    assert between.p_value(0.0) == found.p_value(0.0)
+    assert between.mean == pytest.approx(np.mean(strong)), "blocks between two looks do not count yet"
+    assert between.seeds == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "looks", "expected"),
+    [
+        # Two equal blocks are no evidence, whatever comes later.
+        ([0.5, 0.5, 0.1, -0.2, 0.3], (2, 5), None),
+        # Three equal ones are, but not for the other side.
+        ([1.0, 1.0, 1.0, -10.0, -10.0], (3, 5), None),
+        ([1.0, 1.0, 1.0, 0.9, 1.2], (3, 5), 0.0),
+    ],
+)
+def test_equal_blocks_at_an_early_look(values, looks, expected):
+    found = sequential_estimate(values, looks).p_value(0.0)
+    assert found == (sequential_p(plain_p(values), looks) if expected is None else expected)
 
 
 def test_before_the_first_look_nothing_is_judged():
@@ -177,6 +196,14 @@ def test_a_plan_that_was_edited_is_refused(tmp_path):
         read_looks(file)
 
 
+def write_judged(claims):
+    """Write judged claims as the workflow does, of real cells."""
+    text = json.dumps(claims)
+    for made, real in REAL.items():
+        text = text.replace(f'"{made}"', f'"{real}"')
+    write_with_hash(Layout("tiny").claims("spec_rl"), json.loads(text))
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A checkout's folder in which calls of Snakemake are simulated: they write judged claims of the requested runs."""
@@ -190,7 +217,10 @@ def folder(tmp_path, monkeypatch):
         calls.append(options)
         targets = [text for text in options if text.endswith("scores.json")]
         for target in targets:
-            cell, seed = target.split("/")[-3], int(target.split("/")[-2].removeprefix("seed"))
+            if "/runs/" not in target:
+                continue
+            real, seed = target.split("/")[-3], int(target.split("/")[-2].removeprefix("seed"))
+            cell = {name: made for made, name in REAL.items()}.get(real, real)
             blocks[cell] = max(blocks.get(cell, 0), seed + 1)
         if not targets:
             first = int(next(text for text in options if text.startswith("seeds=")).partition("=")[2])
@@ -198,8 +228,7 @@ def folder(tmp_path, monkeypatch):
                 blocks[cell] = max(blocks.get(cell, 0), first)
             layout.claims("spec_rl").parent.mkdir(parents=True, exist_ok=True)
             looks = read_looks(layout.looks("spec_rl"))
-            found = judged([60.0, 2.5, 0.0], blocks, looks=looks)
-            write_with_hash(layout.claims("spec_rl"), json.loads(json.dumps(found)))
+            write_judged(judged([60.0, 2.5, 0.0], blocks, looks=looks))
 
     monkeypatch.setattr(run_until, "_call", call)
     return calls
@@ -215,12 +244,16 @@ def test_the_command_adds_runs_of_open_claims_until_none_is_left(folder, capsys)
     assert all(row["next_look"] is None for row in output["rows"])
     assert "claims are decided; no claim is left" in output["notes"][0]
     first, second, third = folder[:3]
-    assert first == third
+    assert third == ["--forcerun", "collect", *first], "the runs of the look are no inputs of it"
+    assert {text for text in second if text.startswith("results/tiny/initial/")} == {
+        f"results/tiny/initial/tiny/qwen3-1.7b-base{f'@{seed}' * bool(seed)}/seed{seed}/scores.json"
+        for seed in range(8)
+    }
     assert "seeds=5" in first
     assert first[2:4] == ["--profile", "slurm"]
-    runs = {tuple(text.split("/")[-3:-1]) for text in second if text.endswith("scores.json")}
-    assert ("cell-1", "seed7") in runs
-    assert not any(cell == "cell-0" or seed == "seed8" for cell, seed in runs)
+    runs = {tuple(text.split("/")[-3:-1]) for text in second if text.endswith("scores.json") and "/runs/" in text}
+    assert (REAL["cell-1"], "seed7") in runs
+    assert not any(cell == REAL["cell-0"] or seed == "seed8" for cell, seed in runs)
 
 
 def test_the_same_command_goes_on_and_another_plan_is_refused(folder, capsys):
@@ -234,6 +267,46 @@ def test_the_same_command_goes_on_and_another_plan_is_refused(folder, capsys):
         main(["run-until", "spec_rl", "--looks", "5,6,7"])
     assert end.value.code == 2
     assert "cannot change" in capsys.readouterr().err
+    for same in ([], ["--looks", "5,8,12,18,27"]):
+        with pytest.raises(SystemExit) as end:
+            main(["run-until", "spec_rl", *same])
+        assert not end.value.code
+
+
+def test_runs_that_were_judged_before_are_looks_of_the_plan_and_the_same_command_goes_on(folder, capsys):
+    write_with_hash(
+        Layout("tiny").claims("spec_rl"), json.loads(json.dumps(judged([60.0, 2.5, 0.0], {}, looks=(6, 27))))
+    )
+    for _ in range(2):
+        with pytest.raises(SystemExit) as end:
+            main(["run-until", "spec_rl", "--hours", "1e-9"])
+        assert not end.value.code
+        assert read_looks(Layout("tiny").looks("spec_rl")) == (6, 8, 12, 18, 27)
+    with pytest.raises(SystemExit) as end:
+        main(["run-until", "spec_rl", "--looks", "18,27"])
+    assert end.value.code == 2, "looks that were left out are another plan"
+
+
+def test_a_plan_without_any_verdict_may_change(folder):
+    write_looks(Layout("tiny").looks("spec_rl"), (4, 6))
+    with pytest.raises(SystemExit) as end:
+        main(["run-until", "spec_rl", "--looks", "5,6", "--hours", "1e-9"])
+    assert not end.value.code
+    assert read_looks(Layout("tiny").looks("spec_rl")) == (5, 6)
+
+
+def test_a_claim_that_lacks_values_of_its_runs_ends_and_the_others_go_on(folder, monkeypatch, capsys):
+    call = run_until._call
+
+    def without_new_runs(options, *rest):
+        if not any(text.endswith(f"{REAL['cell-1']}/seed7/scores.json") for text in options):
+            call(options, *rest)
+
+    monkeypatch.setattr(run_until, "_call", without_new_runs)
+    with pytest.raises(SystemExit) as end:
+        main(["run-until", "spec_rl"])
+    assert not end.value.code
+    assert "no claim is left that more runs would decide" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -244,6 +317,7 @@ def test_the_same_command_goes_on_and_another_plan_is_refused(folder, capsys):
         (["nothing"], "no such paper"),
         (["spec_rl", "--target", "all"], "no such target"),
         (["spec_rl", "--hours", "-1"], "greater than or equal"),
+        (["spec_rl", "--snakemake", "'"], "cannot be split"),
     ],
 )
 def test_wrong_requests_end_before_any_run(folder, capsys, options, message):

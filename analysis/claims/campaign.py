@@ -12,7 +12,8 @@ Judged = Mapping[str, Any]
 def next_look(claim: Judged) -> int | None:
     """Number of blocks after which a claim is judged again; None if it is decided or no further look would decide it.
 
-    A claim that was decided once stays so: no blocks are added for it.
+    Args:
+        claim: a claim with its verdict.
     """
     if claim["verdict"] != INCONCLUSIVE or claim["why"] != "seeds":
         return None

@@ -148,10 +148,11 @@ def judge(
 ) -> list[dict[str, Any]]:
     """The verdict on each claim, with its evidence as text and the manifests it rests on.
 
-    Each part of a claim is a two-sided t-test over seeds against its threshold, which is the same as asking whether
-    the 95 % Student interval leaves the threshold out. The p-values are corrected over their family (Benjamini and
-    Hochberg); a claim is `reproduced` if as many parts as it needs lie significantly where the paper says,
-    `contradicted` if so many lie elsewhere that it cannot hold, else `inconclusive`.
+    Each part of a claim is a two-sided t-test over blocks against its threshold, which is the same as asking whether
+    the 95 % Student interval leaves the threshold out (of a sequential campaign, that of one of its looks). The
+    p-values are corrected over their family (Benjamini and Hochberg); a claim is `reproduced` if as many parts as it
+    needs lie significantly where the paper says, `contradicted` if so many lie elsewhere that it cannot hold, else
+    `inconclusive`.
 
     Without the paper's reported tables, that check is left out. The families are by default those of these claims.
     """
@@ -260,10 +261,10 @@ def _undecided(
     able = [i for i, outcome in enumerate(outcomes) if outcome == INCONCLUSIVE and powers[i]]
     if len(able) >= missing:
         # Of the open ones those that take the fewest blocks, as many as are missing.
-        by_blocks = sorted(able, key=lambda i: (powers[i] or {})["needed"] or math.inf)
+        ending = {i for i in able if parts[i].found.looks and not (powers[i] or {})["next_look"]}
+        by_blocks = sorted(able, key=lambda i: (i in ending, (powers[i] or {})["needed"] or math.inf))
         deciding = by_blocks[missing - 1]
-        ended = parts[deciding].found.looks and not (powers[deciding] or {})["next_look"]
-        return deciding, "plan" if ended else "seeds"
+        return deciding, "plan" if deciding in ending else "seeds"
     if comparisons.total > len(parts):
         return None, "cells"
     return None, "ends" if any(each.part.bound for each in parts) else "variance"

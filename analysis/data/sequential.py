@@ -6,6 +6,7 @@ probability, under no effect, that the smallest p-value of all looks is as small
 at all looks (Pocock, Biometrika 64, 1977), and the result is valid at whichever look the campaign ends.
 """
 
+import math
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -32,16 +33,17 @@ def least_p(looks: Looks) -> np.ndarray:
 
     No other number is needed: the t statistics of normal blocks depend neither on their mean nor on their spread.
     """
-    blocks = np.random.default_rng(0).standard_normal((SIMULATED, looks[-1]))
-    counts = np.arange(1, looks[-1] + 1)
-    means = np.cumsum(blocks, axis=1) / counts
-    # Of the sum of squares around the mean; blocks of mean 0 and variance 1 lose no digits here.
-    squares = np.cumsum(blocks**2, axis=1) - counts * means**2
-    least = np.ones(SIMULATED)
+    rng, least = np.random.default_rng(0), np.ones(SIMULATED)
+    sums, squares, done = np.zeros(SIMULATED), np.zeros(SIMULATED), 0
     for n in looks:
-        i = n - 1
-        t = means[:, i] / np.sqrt(squares[:, i] / (n - 1) / n)
+        # Sum and sum of squares of the blocks since the last look, by their distributions and not block by block.
+        new = n - done
+        part = math.sqrt(new) * rng.standard_normal(SIMULATED)
+        sums += part
+        squares += part**2 / new + (rng.chisquare(new - 1, SIMULATED) if new > 1 else 0.0)
+        t = sums / np.sqrt(n * (squares - sums**2 / n) / (n - 1))
         least = np.minimum(least, 2 * stats.t.sf(np.abs(t), n - 1))
+        done = n
     return np.sort(least)
 
 

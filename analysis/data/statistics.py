@@ -144,7 +144,8 @@ class Estimate:
     def p_value(self, against: float) -> float:
         """Two-sided one-sample t-test of the blocks' mean against a number, paired if they are paired values.
 
-        In a sequential campaign it is the smallest p-value of the looks so far, as a sequential one.
+        In a sequential campaign it is the smallest p-value of the looks so far, as a sequential one; so it may be that
+        of an earlier look than the mean and the interval.
 
         Returns:
             NaN unless `testable`, and before the first look; 1 or 0 for three or more equal means, which leave no
@@ -156,22 +157,27 @@ class Estimate:
         found = []
         for n in self.looks or (len(self.units),):
             units = self.units[:n]
-            # Rounding must not decide: 16.1 - 15.1 is above 1, and the t statistic of equal values is infinite.
-            tolerance = ROUNDING * max(1.0, abs(threshold), *map(abs, units))
             if len(units) < n:
                 break
+            # Rounding must not decide: 16.1 - 15.1 is above 1, and the t statistic of equal values is infinite.
+            tolerance = ROUNDING * max(1.0, abs(threshold), *map(abs, units))
             if np.ptp(units) <= tolerance:
-                found.append(float(abs(units[0] - threshold) <= tolerance))
-            # A look whose mean is on the other side does not speak for the side of all blocks.
-            elif (np.mean(units) > threshold) == (np.mean(self.units) > threshold):
-                found.append(float(stats.ttest_1samp(units, threshold).pvalue))
+                # Two equal blocks are equal by chance too often (`is_constant_pair`).
+                p = float(n == 2 or abs(units[0] - threshold) <= tolerance)
             else:
-                found.append(1.0)
+                p = float(stats.ttest_1samp(units, threshold).pvalue)
+            # A look whose mean is on the other side does not speak for the side of all blocks.
+            same_side = (np.mean(units) > threshold) == (np.mean(self.units) > threshold)
+            found.append(p if same_side else 1.0)
         return sequential_p(min(found), self.looks) if found else math.nan
 
 
 def estimate(values: Mapping[int, float], blocks: Mapping[int, int] = NO_BLOCKS, log: bool = False) -> Estimate:
-    """Mean of values by seed, of which NaN counts as missing, and its interval over blocks; `log` for ratios."""
+    """Mean of values by seed, of which NaN counts as missing, and its interval over blocks; `log` for ratios.
+
+    In a sequential campaign blocks after the last look that was reached do not count yet.
+    """
+    looks = blocks.looks if isinstance(blocks, Blocks) else ()
     seeds = tuple(sorted(seed for seed, value in values.items() if not math.isnan(value)))
     if not seeds:
         return Estimate(math.nan, NONE, ())
@@ -179,13 +185,16 @@ def estimate(values: Mapping[int, float], blocks: Mapping[int, int] = NO_BLOCKS,
     for seed in seeds:
         # Blocks weigh equally, however many of their seeds are finished: only blocks are independent.
         inside.setdefault(blocks.get(seed, seed), []).append(values[seed])
+    if reached := [n for n in looks if n <= len(inside)]:
+        counting = list(inside)[: reached[-1]]
+        inside = {block: inside[block] for block in counting}
+        seeds = tuple(seed for seed in seeds if blocks.get(seed, seed) in inside)
     of_seeds, of_blocks = tuple(values[seed] for seed in seeds), tuple(map(tuple, inside.values()))
     # Equal ratios need no logarithms, and keep their exact value: exp(log 3) is 3.0000000000000004.
     has_logs = log and min(of_seeds) > 0 and np.ptp(of_seeds) > 0
     scaled = [np.log(part) if has_logs else np.array(part) for part in of_blocks]
     units = np.array([sum(part) / len(part) for part in scaled])
     mean = float(units.mean())
-    looks = blocks.looks if isinstance(blocks, Blocks) else ()
     shown = math.exp(mean) if has_logs else mean
     found = Estimate(shown, NONE, seeds, of_seeds, of_blocks, tuple(units.tolist()), log, looks)
     if not found.testable:
@@ -231,6 +240,8 @@ class GainKept:
         """`88 % [75, 101] of the 50.1 points that the baseline gained (paper 104 %)`."""
         gained = f"the {self.gain:.1f} points that the baseline gained"
         paper = "" if math.isnan(self.reported) else f" (paper {100 * self.reported:.0f} %)"
+        if self.gain <= 0:
+            return f"no share of a gain: the baseline changed by {self.gain:.1f} points{paper}"
         if math.isnan(self.low):
             return f"an unknown share of {gained}, which may be chance{paper}"
         return f"{100 * self.share:.0f} % [{100 * self.low:.0f}, {100 * self.high:.0f}] of {gained}{paper}"
@@ -247,21 +258,25 @@ def mean_ratio(
 
     Args:
         values: numerators by seed.
-        others: denominators of the same seeds.
+        others: denominators by seed.
         blocks: of the seeds.
     """
-    own, other = np.array(estimate(values, blocks).units), np.array(estimate(others, blocks).units)
+    # Of the seeds that have both.
+    both = [seed for seed in values if math.isfinite(values[seed]) and math.isfinite(others.get(seed, math.nan))]
+    own, other = (np.array(estimate({s: part[s] for s in both}, blocks).units) for part in (values, others))
+    if not both:
+        return math.nan, NONE, math.nan
     mean, divisor, count = float(own.mean()), float(other.mean()), len(own)
     share = mean / divisor if divisor else math.nan
     if count < 2:
         return share, NONE, divisor
     looks = blocks.looks if isinstance(blocks, Blocks) else ()
     limit = stats.t.ppf(1 - nominal_level(LEVEL, looks) / 2, count - 1) ** 2
-    (own_variance, both), (_, variance) = np.cov(own, other) / count
+    (own_variance, covariance), (_, variance) = np.cov(own, other) / count
     # The quadratic in ρ of which the interval's ends are the roots.
     square, linear, constant = (
         divisor**2 - limit * variance,
-        mean * divisor - limit * both,
+        mean * divisor - limit * covariance,
         mean**2 - limit * own_variance,
     )
     if square <= 0:

@@ -118,9 +118,13 @@ def advice(
     target, missing = _command(paper, set(claim["manifests"]), row.needed, experiments, preset, layout)
     cost = training_line(missing, experiments, preset, layout) or "hours unknown"
     command = f"snakemake {target}--config preset={preset.name} papers={paper} seeds={row.needed}"
+    which = "primary claims" if claim.get("primary") else "claims"
+    options = [] if preset.name == DEFAULT_PRESET else ["--preset", preset.name]
+    until = " ".join(["redraft run-until", paper, *options, *([] if claim.get("primary") else ["--all"])])
+    if layout.looks(paper).exists():
+        return [*found, f"this campaign is sequential; it goes on with: {until}"]
     found += [f"start them with: {command}", f"it trains {len(missing)} runs; {cost}"]
-    option = "" if preset.name == DEFAULT_PRESET else f" --preset {preset.name}"
-    return [*found, f"or add blocks until the paper's primary claims are decided: redraft run-until {paper}{option}"]
+    return [*found, f"or add {unit}s until the paper's {which} are decided: {until}"]
 
 
 def _command(

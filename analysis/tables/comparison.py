@@ -46,6 +46,8 @@ from redraft.config import Clock, Column, Row, RunTable, StepTable, id_of
 from redraft.config.quantities import ACCURACY, FIRST_REACHED, SECONDS, SPEEDUP
 
 BySeed = Mapping[int, float]
+START = Fraction(0)
+"""Share of the run that the initial policy has done."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,20 +222,21 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
         timed=is_timed(column.quantity),
         bound=bound,
         blocks=source.measured.runs.blocks,
-        kept=_kept(line, column, source) if kept else None,
+        kept=_kept(line, column, table, source) if kept else None,
     )
 
 
-def _kept(line: TableLine, column: Column, source: TableSource) -> GainKept | None:
+def _kept(line: TableLine, column: Column, table: RunTable, source: TableSource) -> GainKept | None:
     """The share of the baseline's gain in an accuracy, and the paper's, which is NaN where it prints too little."""
     cell, baseline, reported = line.row.cell, line.baseline, math.nan
-    if column.reported and line.known:
-        rows = [
-            source.reported_row(cell, line.row.reported, line.share, line.clock),
-            *(source.reported_row(baseline, {}, at, line.clock) for at in (line.share, Fraction(0))),
-        ]
-        own, other, first = (mean_of(row, column.reported) for row in rows)
-        reported = (own - first) / (other - first) if other != first else math.nan
+    # A printed difference says nothing of the gains.
+    if column.reported and line.known and not column.printed_relative:
+        override = next((r.reported for r in table.rows if r.cell == baseline and r.at == "end"), {})
+        gains = []
+        for name, row in ((cell, line.row.reported), (baseline, override)):
+            last, first = source.reported_row(name, row, line.share, line.clock), source.reported_row(name, {}, START)
+            gains.append(mean_of(last, column.reported) - mean_of(first, column.reported))
+        reported = gains[0] / gains[1] if gains[1] else math.nan
     return source.measured.gain_kept(column.quantity, (cell, baseline), line.at, line.clock, reported)
 
 

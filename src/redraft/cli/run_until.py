@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,16 +17,21 @@ from redraft.messages import echo
 
 if TYPE_CHECKING:
     from redraft.analysis.claims.campaign import Judged
+    from redraft.config import Experiments
     from redraft.config import Preset as PresetModel
     from redraft.layout import Layout
 
+LOOKS = "5,8,12,18,27"
+"""Looks of a campaign that declares none."""
 TARGETS = ("", "reproduction", "extras")
 
 
 def run_until(
     paper: Annotated[str, typer.Argument(help="A folder under experiments/.")],
     target: Annotated[str, typer.Option(help="reproduction or extras; the default cells if empty.")] = "",
-    looks: Annotated[str, typer.Option(help="Numbers of blocks after which claims are judged.")] = "5,8,12,18,27",
+    looks: Annotated[
+        str, typer.Option(help=f"Numbers of blocks after which claims are judged; {LOOKS} if empty.")
+    ] = "",
     every: Annotated[bool, typer.Option("--all", help="Go on for all claims, not only the primary ones.")] = False,
     hours: Annotated[float, typer.Option(min=0, help="Start no further look after so many hours; 0: no limit.")] = 0.0,
     preset: Preset = DEFAULT_PRESET,
@@ -39,7 +44,7 @@ def run_until(
 
     After each look only the cells of open claims get more runs. The same command goes on where a campaign was stopped.
     """
-    from redraft.analysis.claims.campaign import next_blocks
+    from redraft.analysis.claims.campaign import next_blocks, next_look
     from redraft.cli.extras import require_module
     from redraft.config import Experiments
     from redraft.layout import Layout, require, require_writable
@@ -58,35 +63,47 @@ def run_until(
     if not any(claim.primary or every for claim in declared):
         raise UserError("this paper has no primary claims", key="paper", value=paper, hint="`--all` takes all claims")
     check_paper(experiments, settings, paper)
+    try:
+        further = shlex.split(snakemake)
+    except ValueError as error:
+        raise UserError(f"this cannot be split: {error}", key="--snakemake", value=snakemake) from None
     planned = _plan(layout, paper, looks, settings)
-    options = ["--cores", str(cores), *shlex.split(snakemake), "--config", f"preset={preset}", f"papers={paper}"]
+    options = ["--cores", str(cores), *further, "--config", f"preset={preset}", f"papers={paper}"]
     campaign = [*options, f"seeds={planned[0]}", "--", *filter(None, [target])]
-    ended, before = "", None
-    while not ended:
-        _call(campaign, layout, as_json)
+    _call(campaign, layout, as_json)
+    ended, tried = "", dict[str, int]()
+    while True:
         watched = [claim for claim in _judged(layout, paper) if claim["primary"] or every]
-        wanted = next_blocks(watched)
         _print_look(watched, settings, as_json)
-        hours_used = (time.monotonic() - began) / 3600
-        if not wanted:
-            ended = "no claim is left that more blocks would decide"
-        elif hours and hours_used >= hours:
+        # A claim that lacks values of some runs has not reached the look that its runs did.
+        going = [claim for claim in watched if (next_look(claim) or 0) > tried.get(claim["id"], 0)]
+        if not going:
+            ended = "no claim is left that more runs would decide"
+        elif hours and time.monotonic() - began >= 3600 * hours:
             ended = f"the budget of {hours:g} hours is used up; the same command goes on"
-        elif wanted == before:
-            raise UserError("the runs of this look are finished, and were not collected", file=layout.collected(paper))
-        else:
-            before = wanted
-            runs = [
-                layout.run(f"{paper}/{cell}" if "/" not in cell else cell, seed)
-                for cell, blocks in wanted.items()
-                for seed in range(blocks)
-            ]
-            _call([*options, "--", *(str(run / name) for run in runs for name in EVALUATED)], layout, as_json)
+        if ended:
+            break
+        tried |= {claim["id"]: next_look(claim) or 0 for claim in going}
+        files = dict.fromkeys(_targets(next_blocks(going), paper, experiments, settings))
+        _call([*options, "--", *files], layout, as_json)
+        # The runs of further seeds are no inputs of `collect`, which gathers all that are finished.
+        _call(["--forcerun", "collect", *campaign], layout, as_json)
     _print_end(watched, ended, preset, paper, as_json)
 
 
-EVALUATED = ("scores.json", "diversity.parquet")
-"""Files of a finished run."""
+def _targets(
+    wanted: "Mapping[str, int]", paper: str, experiments: "Experiments", preset: "PresetModel"
+) -> "Iterator[str]":
+    """Files of finished runs, and of their evaluated initial policies, of the first seeds of some cells."""
+    from redraft.layout import Layout
+
+    layout = Layout(preset.name)
+    for name, blocks in wanted.items():
+        cell = name if "/" in name else f"{paper}/{name}"
+        for seed in range(blocks):
+            run, role = layout.run(cell, seed), preset.role(experiments.cell(cell).model, seed)
+            yield from (str(run / file) for file in ("scores.json", "diversity.parquet"))
+            yield str(layout.initial(experiments.protocol_of(preset.name, cell), role, seed) / "scores.json")
 
 
 def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tuple[int, ...]:
@@ -94,36 +111,39 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
     from redraft.analysis.data.sequential import check_looks, planned, read_looks, write_looks
 
     file = layout.looks(paper)
+    known, judged = read_looks(file), _judged(layout, paper)
     try:
-        asked = check_looks([int(number) for number in looks.split(",")], "", "--looks")
+        asked = check_looks([int(number) for number in (looks or LOOKS).split(",")], "", "--looks")
     except ValueError:
-        raise UserError("these are no numbers", key="--looks", value=looks, allowed="such as 5,8,12,18,27") from None
+        raise UserError("these are no numbers", key="--looks", value=looks, allowed=f"such as {LOOKS}") from None
+    if known and (not looks or asked == known or planned(asked, known[0]) == known):
+        return known
+    if known and judged:
+        raise UserError(
+            "a plan cannot change after its campaign began",
+            file=file,
+            key="looks",
+            value=looks,
+            allowed=",".join(map(str, known)),
+            hint="verdicts of a changed plan would be wrong more often than stated; use another preset",
+        )
     if preset.blocks > 1 and asked[-1] > preset.blocks:
         raise UserError(
             "the preset has fewer blocks than the last look",
             key="--looks",
-            value=looks,
+            value=looks or LOOKS,
             allowed=f"at most {preset.blocks}",
         )
-    if known := read_looks(file):
-        if known[-len(asked) :] != asked and known != asked:
-            raise UserError(
-                "a plan cannot change after its campaign began",
-                file=file,
-                key="looks",
-                value=looks,
-                allowed=",".join(map(str, known)),
-                hint="verdicts of a changed plan would be wrong more often than stated; use another preset",
-            )
-        return known
     # Whoever saw verdicts has looked: these runs were the campaign's first look.
     seen = max(
-        (part["power"]["units"] for claim in _judged(layout, paper) for part in claim["parts"] if part["power"]),
+        (part["power"]["units"] for claim in judged for part in claim["parts"] if part.get("power")),
         default=0,
     )
     found = planned(asked, seen)
     if found[-1] <= seen:
-        raise UserError("the claims were judged after more blocks", key="--looks", value=looks, allowed=f"above {seen}")
+        raise UserError(
+            "the claims were judged after more blocks", key="--looks", value=looks or LOOKS, allowed=f"above {seen}"
+        )
     write_looks(file, found)
     return found
 
@@ -154,7 +174,7 @@ def _rows(claims: "Sequence[Judged]") -> list[dict[str, Any]]:
     for claim in claims:
         if claim["verdict"] == NOT_RUN:
             continue
-        units = [part["power"]["units"] for part in claim["parts"] if part["power"]]
+        units = [part["power"]["units"] for part in claim["parts"] if part.get("power")]
         rows.append(
             {
                 "claim": claim["id"],
@@ -187,7 +207,7 @@ def _print_look(claims: "Sequence[Judged]", preset: "PresetModel", as_json: bool
 def _print_end(claims: "Sequence[Judged]", ended: str, preset: str, paper: str, as_json: bool) -> None:
     rows = _rows(claims)
     decided = sum(row["verdict"] in ("reproduced", "contradicted") for row in rows)
-    note = f"{decided} of {len(rows)} claims are decided; {ended}"
+    note = f"{decided} of {len(rows)} claims are decided; {ended}" if rows else "none of the claims was run"
     if absent := len(claims) - len(rows):
         note += f"; {absent} further claims are about cells that this target does not run"
     if as_json:
