@@ -66,6 +66,20 @@ def test_at_the_paper_s_scale_a_run_has_what_the_paper_states_and_what_is_ours()
     assert Experiments(ROOT).preset("paper").trainer.keys() == {"fresh_samples"}
 
 
+@pytest.mark.parametrize(
+    ("fields", "value"), [({"trainer": {"group_size": 6}}, 6), ({"trainer_factors": {"learning_rate": 2}}, None)]
+)
+def test_a_setting_of_a_cell_is_looked_up_in_the_paper_s_file_of_cells(fields, value):
+    experiments = Experiments(ROOT)
+    cell = experiments.cell(CELL).model_copy(update=fields)
+    ((part, names),) = fields.items()
+    (name,) = names
+    setting = experiments.trainer_settings(cell, experiments.preset("tiny"))[name]
+    assert setting.file == ROOT / "experiments/spec_rl/cells.yaml"
+    assert setting.key == f"{cell.name}.{part}.{name}"
+    assert value in (None, setting.value)
+
+
 def test_values_are_those_of_the_paper_s_table():
     """SPEC-RL, Appendix A.1 and its release; these are also what fingerprints leave out."""
     stated = Experiments(ROOT).hyperparameters("spec_rl").trainer

@@ -373,6 +373,26 @@ def test_lm_eval_s_own_models_have_the_requested_precision(policy):
     assert [stock._site(20, engine)["dtype"] for engine in (ENGINE, rounded)] == ["float32", "bfloat16"]
 
 
+def test_vllm_on_a_cpu_gets_the_arguments_that_it_needs_there_and_on_a_gpu_those_of_the_engine(monkeypatch):
+    assert stock._site(20, ENGINE) == {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "block_size": 32,
+        "kv_cache_memory_bytes": 2**29,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": 16384,
+    }
+    assert stock._site(20_000, ENGINE)["max_num_batched_tokens"] == 20_000
+    monkeypatch.setattr(stock.models, "device_of", torch.device)
+    engine = ENGINE.model_copy(update={"device": "cuda", "eager": True, "max_batched_tokens": 4096})
+    assert stock._site(20, engine) == {
+        "dtype": engine.dtype,
+        "enforce_eager": True,
+        "gpu_memory_utilization": engine.gpu_memory_utilization,
+        "max_num_batched_tokens": 4096,
+    }
+
+
 def test_a_limit_takes_the_first_problems(policy):
     whole, part = (sample(policy, BOTH, 0, "torch", ENGINE, limit) for limit in (None, 2))
     assert key(part) == key(whole[whole["problem"] < 2])
