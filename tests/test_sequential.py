@@ -242,7 +242,7 @@ def test_the_command_adds_runs_of_open_claims_until_none_is_left(folder, capsys)
     assert output["rows"][0]["verdict"] == REPRODUCED
     assert output["rows"][0]["blocks"] == 5, "the decided claim got no more"
     assert all(row["next_look"] is None for row in output["rows"])
-    assert "claims are decided; no claim is left" in output["notes"][0]
+    assert "claims are decided; no other claim is likely" in output["notes"][0]
     first, second, third = folder[:3]
     assert third == ["--forcerun", "collect", *first], "the runs of the look are no inputs of it"
     assert {text for text in second if text.startswith("results/tiny/initial/")} == {
@@ -306,18 +306,18 @@ def test_a_claim_that_lacks_values_of_its_runs_ends_and_the_others_go_on(folder,
     with pytest.raises(SystemExit) as end:
         main(["run-until", "spec_rl"])
     assert not end.value.code
-    assert "no claim is left that more runs would decide" in capsys.readouterr().out
+    assert "no other claim is likely to be decided" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["spec_rl", "--looks", "5,x"], "no numbers"),
-        (["spec_rl", "--looks", "5,40"], "fewer blocks"),
+        (["spec_rl", "--looks", "5,x"], "no list of whole numbers"),
+        (["spec_rl", "--looks", "5,40"], "needs more blocks"),
         (["nothing"], "no such paper"),
         (["spec_rl", "--target", "all"], "no such target"),
         (["spec_rl", "--hours", "-1"], "greater than or equal"),
-        (["spec_rl", "--snakemake", "'"], "cannot be split"),
+        (["spec_rl", "--snakemake", "'"], "no shell options"),
     ],
 )
 def test_wrong_requests_end_before_any_run(folder, capsys, options, message):

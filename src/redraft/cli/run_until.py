@@ -27,13 +27,18 @@ TARGETS = ("", "reproduction", "extras")
 
 
 def run_until(
-    paper: Annotated[str, typer.Argument(help="A folder under experiments/.")],
-    target: Annotated[str, typer.Option(help="reproduction or extras; the default cells if empty.")] = "",
+    paper: Annotated[str, typer.Argument(help="Paper: a folder under experiments/.")],
+    target: Annotated[str, typer.Option(help="Cells: reproduction or extras; the default ones if empty.")] = "",
     looks: Annotated[
-        str, typer.Option(help=f"Numbers of blocks after which claims are judged; {LOOKS} if empty.")
+        str,
+        typer.Option(help=f"Numbers of blocks after which claims are tested; the saved plan, else {LOOKS}, if empty."),
     ] = "",
-    every: Annotated[bool, typer.Option("--all", help="Go on for all claims, not only the primary ones.")] = False,
-    hours: Annotated[float, typer.Option(min=0, help="Start no further look after so many hours; 0: no limit.")] = 0.0,
+    every: Annotated[
+        bool, typer.Option("--all", help="Continue until all claims are decided, not only the primary ones.")
+    ] = False,
+    hours: Annotated[
+        float, typer.Option(min=0, help="Start no further look after so many hours of this call; 0: no limit.")
+    ] = 0.0,
     preset: Preset = DEFAULT_PRESET,
     cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
     snakemake: Annotated[str, typer.Option(help='Further options of snakemake, such as "--profile slurm".')] = "",
@@ -42,7 +47,8 @@ def run_until(
 ) -> None:
     """Add blocks of seeds to a paper's campaign until its claims are decided.
 
-    After each look only the cells of open claims get more runs. The same command goes on where a campaign was stopped.
+    After each look (a test after a planned number of blocks), only the cells of undecided claims get more runs. The
+    same command resumes a stopped campaign.
     """
     from redraft.analysis.claims.campaign import next_blocks, next_look
     from redraft.cli.extras import require_module
@@ -66,7 +72,7 @@ def run_until(
     try:
         further = shlex.split(snakemake)
     except ValueError as error:
-        raise UserError(f"this cannot be split: {error}", key="--snakemake", value=snakemake) from None
+        raise UserError(f"these are no shell options: {error}", key="--snakemake", value=snakemake) from None
     planned = _plan(layout, paper, looks, settings)
     options = ["--cores", str(cores), *further, "--config", f"preset={preset}", f"papers={paper}"]
     campaign = [*options, f"seeds={planned[0]}", "--", *filter(None, [target])]
@@ -78,7 +84,7 @@ def run_until(
         # A claim that lacks values of some runs has not reached the look that its runs did.
         going = [claim for claim in watched if (next_look(claim) or 0) > tried.get(claim["id"], 0)]
         if not going:
-            ended = "no claim is left that more runs would decide"
+            ended = "no other claim is likely to be decided by more runs"
         elif hours and time.monotonic() - began >= 3600 * hours:
             ended = f"the budget of {hours:g} hours is used up; the same command goes on"
         if ended:
@@ -115,21 +121,23 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
     try:
         asked = check_looks([int(number) for number in (looks or LOOKS).split(",")], "", "--looks")
     except ValueError:
-        raise UserError("these are no numbers", key="--looks", value=looks, allowed=f"such as {LOOKS}") from None
+        raise UserError(
+            "this is no list of whole numbers", key="--looks", value=looks, allowed=f"such as {LOOKS}"
+        ) from None
     if known and (not looks or asked == known or planned(asked, known[0]) == known):
         return known
     if known and judged:
         raise UserError(
-            "a plan cannot change after its campaign began",
+            "the looks of a campaign that has begun cannot change",
             file=file,
             key="looks",
             value=looks,
             allowed=",".join(map(str, known)),
-            hint="verdicts of a changed plan would be wrong more often than stated; use another preset",
+            hint="changing looks after seeing verdicts raises the error rate; use another preset",
         )
     if preset.blocks > 1 and asked[-1] > preset.blocks:
         raise UserError(
-            "the preset has fewer blocks than the last look",
+            "the last look needs more blocks than the preset has",
             key="--looks",
             value=looks or LOOKS,
             allowed=f"at most {preset.blocks}",
@@ -142,7 +150,10 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
     found = planned(asked, seen)
     if found[-1] <= seen:
         raise UserError(
-            "the claims were judged after more blocks", key="--looks", value=looks or LOOKS, allowed=f"above {seen}"
+            "the claims were already tested after as many blocks",
+            key="--looks",
+            value=looks or LOOKS,
+            allowed=f"above {seen}",
         )
     write_looks(file, found)
     return found
@@ -209,7 +220,7 @@ def _print_end(claims: "Sequence[Judged]", ended: str, preset: str, paper: str, 
     decided = sum(row["verdict"] in ("reproduced", "contradicted") for row in rows)
     note = f"{decided} of {len(rows)} claims are decided; {ended}" if rows else "none of the claims was run"
     if absent := len(claims) - len(rows):
-        note += f"; {absent} further claims are about cells that this target does not run"
+        note += f"; not run: {absent}"
     if as_json:
         echo(document("run-until", {"preset": preset, "paper": paper}, rows, [note]))
     else:
