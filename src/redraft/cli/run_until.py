@@ -61,40 +61,44 @@ def run_until(
     require_writable(Path("results"))
     experiments, layout, began = Experiments(), Layout(preset), time.monotonic()
     settings = experiments.preset(preset)
-    if target not in TARGETS:
-        raise UserError("no such target", key="--target", value=target, allowed=TARGETS[1:])
-    if paper not in experiments.papers:
-        raise UserError("no such paper", key="paper", value=paper, allowed=experiments.papers)
-    declared = experiments.claims(paper).claims
-    if not any(claim.primary or every for claim in declared):
-        raise UserError("this paper has no primary claims", key="paper", value=paper, hint="`--all` takes all claims")
+    further = _check(paper, target, every, snakemake, experiments)
     check_paper(experiments, settings, paper)
-    try:
-        further = shlex.split(snakemake)
-    except ValueError as error:
-        raise UserError(f"these are no shell options: {error}", key="--snakemake", value=snakemake) from None
     planned = _plan(layout, paper, looks, settings)
     options = ["--cores", str(cores), *further, "--config", f"preset={preset}", f"papers={paper}"]
     campaign = [*options, f"seeds={planned[0]}", "--", *filter(None, [target])]
     _call(campaign, layout, as_json)
-    ended, tried = "", dict[str, int]()
+    tried: dict[str, int] = {}
     while True:
         watched = [claim for claim in _judged(layout, paper) if claim["primary"] or every]
         _print_look(watched, settings, as_json)
         # A claim that lacks values of some runs has not reached the look that its runs did.
-        going = [claim for claim in watched if (next_look(claim) or 0) > tried.get(claim["id"], 0)]
+        going = {claim["id"]: look for claim in watched if (look := next_look(claim) or 0) > tried.get(claim["id"], 0)}
         if not going:
             ended = "no other claim is likely to be decided by more runs"
-        elif hours and time.monotonic() - began >= 3600 * hours:
-            ended = f"the budget of {hours:g} hours is used up; the same command goes on"
-        if ended:
             break
-        tried |= {claim["id"]: next_look(claim) or 0 for claim in going}
-        files = dict.fromkeys(_targets(next_blocks(going), paper, experiments, settings))
-        _call([*options, "--", *files], layout, as_json)
+        if hours and time.monotonic() - began >= 3600 * hours:
+            ended = f"the budget of {hours:g} hours is used up; the same command goes on"
+            break
+        tried |= going
+        wanted = next_blocks(claim for claim in watched if claim["id"] in going)
+        _call([*options, "--", *dict.fromkeys(_targets(wanted, paper, experiments, settings))], layout, as_json)
         # The runs of further seeds are no inputs of `collect`, which gathers all that are finished.
         _call(["--forcerun", "collect", *campaign], layout, as_json)
     _print_end(watched, ended, preset, paper, as_json)
+
+
+def _check(paper: str, target: str, every: bool, snakemake: str, experiments: "Experiments") -> list[str]:
+    """The further options of Snakemake; a UserError for a request that cannot be met."""
+    if target not in TARGETS:
+        raise UserError("no such target", key="--target", value=target, allowed=TARGETS[1:])
+    if paper not in experiments.papers:
+        raise UserError("no such paper", key="paper", value=paper, allowed=experiments.papers)
+    if not any(claim.primary or every for claim in experiments.claims(paper).claims):
+        raise UserError("this paper has no primary claims", key="paper", value=paper, hint="`--all` takes all claims")
+    try:
+        return shlex.split(snakemake)
+    except ValueError as error:
+        raise UserError(f"these are no shell options: {error}", key="--snakemake", value=snakemake) from None
 
 
 def _targets(
