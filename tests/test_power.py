@@ -217,7 +217,9 @@ def test_the_command_prints_what_decides_a_claim_and_what_that_costs(layout, cap
     assert "grpo-spec-l0 minus" not in text, "what is not tested has no power"
     assert "an effect as measured needs 4 more blocks\n" in text
     assert "start them with: snakemake --config preset=tiny papers=spec_rl seeds=7" in text
-    assert "or add blocks until the paper's claims are decided: redraft run-until spec_rl\n  --all\n" in text
+    assert (
+        "or add blocks until the paper's claims are decided: redraft run-until spec_rl\n  --preset tiny --all\n" in text
+    )
 
 
 def test_a_preset_with_too_few_blocks_is_named(layout, capsys):
@@ -241,7 +243,7 @@ def test_the_command_has_the_same_as_json_and_says_how_to_start(layout, capsys):
         "an effect as measured needs 1 more block",
         "start them with: snakemake --config preset=tiny papers=spec_rl seeds=4",
         f"it trains {4 * DEFAULT_CELLS} runs; hours unknown",
-        "or add blocks until the paper's claims are decided: redraft run-until spec_rl --all",
+        "or add blocks until the paper's claims are decided: redraft run-until spec_rl --preset tiny --all",
     ]
 
 

@@ -9,7 +9,6 @@ from redraft.analysis.cost.campaign_cost import training_line
 from redraft.analysis.data.sequential import MOST_BLOCKS
 from redraft.analysis.data.words import with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, size_text
-from redraft.cli.arguments import DEFAULT_PRESET
 from redraft.config import Experiments, Preset
 from redraft.config.base import near
 from redraft.errors import UserError
@@ -118,9 +117,8 @@ def advice(
     target, missing = _command(paper, set(claim["manifests"]), row.needed, experiments, preset, layout)
     cost = training_line(missing, experiments, preset, layout) or "hours unknown"
     command = f"snakemake {target}--config preset={preset.name} papers={paper} seeds={row.needed}"
-    which = "primary claims" if claim.get("primary") else "claims"
-    options = [] if preset.name == DEFAULT_PRESET else ["--preset", preset.name]
-    until = " ".join(["redraft run-until", paper, *options, *([] if claim.get("primary") else ["--all"])])
+    which, option = ("primary claims", "") if claim.get("primary") else ("claims", " --all")
+    until = f"redraft run-until {paper} --preset {preset.name}{option}"
     if layout.looks(paper).exists():
         return [*found, f"this campaign is sequential; it goes on with: {until}"]
     found += [f"start them with: {command}", f"it trains {len(missing)} runs; {cost}"]
