@@ -57,7 +57,7 @@ class Measured:
     def __init__(self, runs: Runs, found: dict[Key, list[MeasuredPoint]] | None = None) -> None:
         self.runs = runs
         self._found = found or {}
-        self._cells = set(runs.runs["cell"])
+        self._cells = set(runs.runs.get("cell", ()))
 
     def values(self, quantity: str, cell: str, at: int | None = None, clock: Clock = "steps") -> dict[int, float]:
         """A quantity of each run (`redraft.analysis.data.quantities.by_seed`); `at` counts steps by the clock."""
