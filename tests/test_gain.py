@@ -13,8 +13,9 @@ from redraft.analysis.claims.verdicts import judge
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.sequential import nominal_level
-from redraft.analysis.data.statistics import LEVEL, Blocks, GainKept, mean_ratio
-from redraft.config import Claim
+from redraft.analysis.data.statistics import KEPT, LEVEL, Blocks, GainKept, mean_ratio
+from redraft.analysis.pages.headline import _point
+from redraft.config import CellTable, Claim, Headline
 
 OWN, BASE = {0: 40.0, 1: 44.0, 2: 37.0, 3: 42.0}, {0: 50.0, 1: 52.0, 2: 47.0, 3: 49.0}
 numbers = st.lists(st.floats(-50, 50).map(lambda x: round(x, 2)), min_size=3, max_size=8)
@@ -144,3 +145,15 @@ def test_the_evidence_of_a_claim_about_accuracy_says_how_much_of_the_gain_is_kep
         or "that the baseline gained; " in difference
     )
     assert "gain" not in ratio
+
+
+def test_the_first_screen_says_what_is_kept_of_the_gain():
+    gain = dict(zip(KEPT, (-0.1, -0.2, -0.05, 7.0, 1.2), strict=True))
+    numbers = {"reproduced": -6.3, "low": -9.2, "high": -3.4, "reported": 2.4, "p": 0.001, "p_corrected": 0.01}
+    cell = pd.Series(numbers | gain | {"verdict": "opposite direction", "n_seeds": 5})
+    headline = Headline(table=1, cell="a", column="d", form="points", words="It differs by {}", short="it is")
+    table = CellTable.model_construct(number=1, columns=[])
+    point = _point(headline, cell, table, None)
+    assert "(paper +2.4 points), and keeps −10\N{NARROW NO-BREAK SPACE}% [−20, −5] of the 7.0 points" in point.sentence
+    without = _point(headline, cell.drop(list(KEPT)).reindex(cell.index), table, None)
+    assert "keeps" not in without.sentence

@@ -96,7 +96,8 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpre
     timed = is_timed(quantity) or (isinstance(table, TargetTable) and table.clock == "hours")
     sentence = _sentence(headline, mean, low, high, reported)
     if headline.form == "points" and math.isfinite(cell["baseline_gain"]):
-        sentence += f", and keeps {GainKept(*cell[list(KEPT)]).text.replace('-', MINUS)}"
+        kept = GainKept(*cell[list(KEPT)]).text.replace("-", MINUS).replace(" %", UNIT["percent fewer"])
+        sentence += f", and keeps {kept}"
     words = f"{sentence}: {verdict_words(cell, uneven if timed else None)}."
     verdict = cell["verdict"]
     effect = verdict in (AGREES, "same direction") or (verdict == NOT_COMPARABLE and cell["p_corrected"] <= LEVEL)
