@@ -13,13 +13,14 @@ from redraft.lab.audit.bandit import Bandit, CoupledSampler, RuleSampler, Softma
 from redraft.lab.audit.bias_laboratory import NUMBERS_RULES, RULES, VOCABULARY, arm_samplers
 from redraft.lab.audit.enumeration import Policy, Space, errors_by_pass, total_variation
 from redraft.lab.audit.epoch_passes import PassChain, common_uniforms
-from redraft.lab.audit.rules import EXACT, stored_top
+from redraft.lab.audit.rules import EXACT, rules_of, stored_top
 from redraft.lab.audit.uniforms import CommonUniforms, IndependentUniforms
 from redraft.methods.acceptance.block import BlockRule
 from redraft.methods.acceptance.random_cut import RandomCut
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.acceptance.rule import Distributions, FromTheLeft, LongestPrefix
+from redraft.methods.speculative import Speculative
 
 SPACE = Space(vocabulary=3, longest=2)
 POLICIES = [Policy(SPACE, 0, number, 0.6) for number in range(1, 5)]
@@ -321,3 +322,17 @@ def test_all_rows_are_there_and_are_shares(monkeypatch):
     for row in found["drifts"]:
         assert (max(row["first"], row["last"]) <= EXACT) == row["exact"]
     assert found["visits"] == 2
+
+
+@pytest.mark.parametrize(
+    ("part", "published"),
+    [
+        ("rules", ["published, l = 1", "published, l = e^0.2", "published, l = e^0.5"]),
+        ("drift", ["published, l = 1", "published, l = e^0.2", "published, l = e^0.5", "no verification"]),
+        ("numbers", ["published, l = 1"]),
+        ("bandit", ["published, l = 1", "published, l = e^0.5", "no verification"]),
+    ],
+)
+def test_each_part_has_the_published_rules_that_its_page_compares(part, published):
+    own = Speculative.audited()
+    assert [name for name in rules_of(part) if name in own] == published

@@ -357,3 +357,8 @@ def test_a_folder_without_a_tokenizer_is_rejected(model_folder):
         file.unlink()
     with pytest.raises(UserError, match="no tokenizer|no model can be loaded"):
         models.load(model_folder)
+
+
+def test_a_character_that_the_tiny_tokenizer_lacks_is_padding():
+    tokenizer = make_tokenizer()
+    assert tokenizer("Ω1")["input_ids"] == [tokenizer.pad_token_id, tokenizer.convert_tokens_to_ids("1")]
