@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from redraft.analysis.data.collect import Runs, collect
+from redraft.analysis.data.sequential import write_looks
 from redraft.config import Experiments, run_fingerprint, sampling_fingerprint
 from redraft.errors import UserError
 from redraft.files import hashes, sha256, write_json
@@ -98,6 +99,19 @@ def test_all_finished_runs_are_collected_and_survive_the_files(layout, tmp_path)
     assert set(runs.scores["step"]) == {0, *EVALUATED}
     runs.save(tmp_path / "collected")
     pd.testing.assert_frame_equal(Runs.load(tmp_path / "collected").steps, runs.steps)
+
+
+def test_the_looks_of_a_sequential_campaign_are_collected_and_belong_to_the_blocks(layout, tmp_path):
+    assert collected(layout).looks == ()
+    write_looks(layout.looks("spec_rl"), (2, 5))
+    runs = collected(layout)
+    runs.save(tmp_path / "collected")
+    loaded = Runs.load(tmp_path / "collected")
+    for each in (runs, loaded, loaded.by("training_steps")):
+        assert (each.looks, each.blocks.looks, dict(each.blocks)) == ((2, 5), (2, 5), {0: 0, 1: 1})
+    edit(tmp_path / "collected/collected.json", lambda record: record.update(looks=[5, 2]))
+    with pytest.raises(UserError, match="no looks"):
+        Runs.load(tmp_path / "collected")
 
 
 @pytest.mark.parametrize(

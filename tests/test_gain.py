@@ -157,3 +157,10 @@ def test_the_first_screen_says_what_is_kept_of_the_gain():
     assert "(paper +2.4 points), and keeps −10\N{NARROW NO-BREAK SPACE}% [−20, −5] of the 7.0 points" in point.sentence
     without = _point(headline, cell.drop(list(KEPT)).reindex(cell.index), table, None)
     assert "keeps" not in without.sentence
+
+
+def test_without_a_common_finite_value_there_is_no_share():
+    measured = Evaluated({"method": {0: math.nan}, "baseline": {0: 5.0}})
+    assert measured.gain_kept("accuracy:all", ("method", "baseline")) is None
+    apart = Evaluated({"method": {0: 5.0}, "baseline": {1: 5.0}})
+    assert apart.gain_kept("accuracy:all", ("method", "baseline")) is None

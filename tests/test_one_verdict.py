@@ -159,21 +159,20 @@ def test_tables_and_claims_are_corrected_together_each_comparison_once(experimen
     assert claims[1]["p_corrected"] == pytest.approx(expected["elsewhere"])
 
 
+def with_headline(experiments, folder, tables, claims):
+    """The experiments in another folder, with these tables and claims of SPEC-RL, and a headline of Table 3."""
+    shutil.copytree(experiments.root / "experiments", folder / "experiments")
+    number = {"table": 3, "cell": REUSE, "column": "tokens"}
+    headline = number | {"form": "percent fewer", "words": "It is {}.", "short": "it is"}
+    for name, content in (("tables", {"tables": tables, "headlines": [headline]}), ("claims", claims)):
+        (folder / f"experiments/spec_rl/{name}.yaml").write_text(yaml.safe_dump(content))
+    return Experiments(folder)
+
+
 def test_headlines_and_primary_claims_are_a_family_that_nothing_else_changes(experiments, tmp_path):
-    shutil.copytree(experiments.root / "experiments", tmp_path / "experiments")
-    headline = {
-        "table": 3,
-        "cell": REUSE,
-        "column": "tokens",
-        "form": "percent fewer",
-        "words": "It is {}.",
-        "short": "it is",
-    }
-    declared = TABLES | {"headlines": [headline]}
-    (tmp_path / "experiments/spec_rl/tables.yaml").write_text(yaml.safe_dump(declared))
     claims = {"margin": "A made-up one.", "claims": [CLAIMS["claims"][0], CLAIMS["claims"][1] | {"primary": True}]}
-    (tmp_path / "experiments/spec_rl/claims.yaml").write_text(yaml.safe_dump(claims))
-    found = families_of(source(experiments := Experiments(tmp_path)), experiments)
+    changed = with_headline(experiments, tmp_path, TABLES["tables"], claims)
+    found = families_of(source(changed), changed)
     tokens = ({0: 2600 / 4000, 2: (2 * 1200 + 2 * 320) / 4800}, 1.0, True)
     elsewhere = ({0: -3000 / 3018, 2: -3200 / 3018}, 5.0, False)
     assert (len(found.primary), len(found.other)) == (2, 3)
@@ -183,24 +182,13 @@ def test_headlines_and_primary_claims_are_a_family_that_nothing_else_changes(exp
 
 
 def test_of_a_table_along_training_the_headline_is_the_last_policy_s(experiments, tmp_path):
-    shutil.copytree(experiments.root / "experiments", tmp_path / "experiments")
-    headline = {
-        "table": 3,
-        "cell": REUSE,
-        "column": "tokens",
-        "form": "percent fewer",
-        "words": "It is {}.",
-        "short": "it is",
-    }
     table = TABLES["tables"][0] | {"kind": "steps", "columns": COLUMNS[:2]}
-    declared = {"tables": [table], "headlines": [headline]}
-    (tmp_path / "experiments/spec_rl/tables.yaml").write_text(yaml.safe_dump(declared))
-    (tmp_path / "experiments/spec_rl/claims.yaml").write_text(yaml.safe_dump({"claims": []}))
+    changed = with_headline(experiments, tmp_path, [table], {"claims": []})
     keys = [(name, seed) for name, seeds in uneven.SEEDS.items() for seed in seeds]
     steps = [uneven.step(*key, number) for key in keys for number in range(30)]
     scores = [line for key in keys for done in (0, 10, 20, 30) for line in uneven.scores_of(*key, done)]
     runs = Runs(uneven.runs().runs, pd.DataFrame(steps), pd.DataFrame(scores))
-    made = source(changed := Experiments(tmp_path), runs)
+    made = source(changed, runs)
     found = families_of(made, changed)
     (spec,) = made.resolved.tables
     tokens = [c for c in cells_of(spec, made) if c.line.row.cell == REUSE and c.column.name == "tokens"]

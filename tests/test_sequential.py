@@ -31,7 +31,7 @@ from redraft.result_files import write_with_hash
 
 ROOT = Path(__file__).parents[1]
 REAL = {"cell-0": "grpo-spec-l0", "cell-1": "grpo-spec-l0.5", "cell-2": "grpo-spec-linf"}
-"""Cells of SPEC-RL that stand for the simulated ones in the command's tests."""
+"""Simulated cells to the cells of SPEC-RL as which the command's tests write them."""
 
 
 def sequential_estimate(values, looks=LOOKS, log=False):

@@ -11,12 +11,15 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
+from redraft.analysis.data.sequential import write_looks
+from redraft.cli.run_until import _targets
 from redraft.config import Experiments
 from redraft.files import sha256
 from redraft.ops.workflow.rule_inputs import STAGES
@@ -29,9 +32,9 @@ RUNS = 2 * (len(CELLS) + 3)
 """Runs of the finished campaign: two seeds of SPEC-RL's cells and of the three made-up ones."""
 
 
-def planned(folder, *arguments):
+def planned(folder, *arguments, config=()):
     """Outputs' rules and wildcards that a dry run would make."""
-    result = snakemake(folder, "-n", *arguments)
+    result = snakemake(folder, *config, "-n", *arguments)
     assert result.returncode == 0, result.stderr
     text = result.stdout + result.stderr
     return text, re.findall(r"^(?:local)?rule (\w+):", text, flags=re.M)
@@ -379,6 +382,26 @@ def test_rewording_a_benchmark_makes_nothing_anew_and_another_role_only_grades(c
         "generate_initial": 0,
         "grade": RUNS + 2,
     }
+
+
+def test_the_next_look_of_a_sequential_campaign_is_planned_with_its_initial_policies_and_then_collected(
+    campaign, tmp_path
+):
+    folder = copy_with_results(campaign, tmp_path)
+    experiments = Experiments(folder)
+    files = list(_targets({"grpo-vanilla": 3}, "spec_rl", experiments, experiments.preset("smoke")))
+    assert snakemake(folder, "--touch").returncode == 0
+    found = Counter(planned(folder, "--", *files, config=["papers=spec_rl"])[1])
+    # Of the third seed: its policy, which no other evaluation replaces, the run, and grades of both.
+    assert found == {"generate_initial": 1, "train": 1, "generate": 1, "grade": 2, "diversity": 1}
+    again = ["papers=spec_rl", "seeds=2"]
+    assert "collect" not in planned(folder, config=again)[1]
+    (folder / "results/smoke/looks").mkdir()
+    write_looks(folder / "results/smoke/looks/spec_rl.json", (2, 3))
+    assert "collect" in planned(folder, config=again)[1], "a new plan is collected"
+    assert snakemake(folder, "--touch").returncode == 0
+    assert "collect" not in planned(folder, config=again)[1]
+    assert {"collect", "measure", "claims", "report"} <= set(planned(folder, "--forcerun", "collect", config=again)[1])
 
 
 def test_a_changed_problem_file_reruns_what_reads_it(campaign, tmp_path):

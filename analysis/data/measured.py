@@ -92,7 +92,7 @@ class Measured:
             return None
         own, base = ({seed: values[seed] for seed in seeds} for values in gains)
         share, interval, gain = mean_ratio(own, base, self.runs.blocks)
-        return GainKept(share, interval.low, interval.high, gain, reported)
+        return None if math.isnan(gain) else GainKept(share, interval.low, interval.high, gain, reported)
 
     def _of_runs(self, quantity: str, cell: str, at: int | None, clock: Clock) -> MeasuredPoint:
         def measure() -> list[MeasuredPoint]:

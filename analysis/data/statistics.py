@@ -222,8 +222,8 @@ class GainKept:
 
     Attributes:
         share: ratio of the mean gains; NaN if the baseline has none.
-        low: lower end of Fieller's 95 % interval over blocks. Both ends are NaN where the baseline's gain is not shown
-            to differ from 0, since then any share is possible.
+        low: lower end of Fieller's 95 % interval over blocks. Both ends are NaN where the baseline's gain does not
+            differ significantly from 0, since then the interval is unbounded.
         high: upper end.
         gain: mean gain of the baseline, points.
         reported: the paper's share; NaN where it prints too little.
@@ -252,9 +252,9 @@ def mean_ratio(
 ) -> tuple[float, Interval, float]:
     """Ratio of two paired means over blocks, its 95 % interval by Fieller, and the mean of `others`.
 
-    Fieller's interval has all ratios ρ for which a t-test does not tell the mean of `values - ρ others` from 0. It
-    needs no ratio of single seeds, whose divisor may be nearly 0. Where the mean of `others` is not told from 0 either,
-    it is unbounded: both ends are NaN.
+    Fieller's interval contains each ratio ρ for which a t-test does not reject that the mean of `values - ρ others` is
+    0. It needs no ratio of single seeds, whose divisor may be nearly 0. Where the mean of `others` does not differ
+    significantly from 0, it is unbounded, and both ends are NaN.
 
     Args:
         values: numerators by seed.

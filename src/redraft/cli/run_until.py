@@ -146,7 +146,7 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
             value=looks or LOOKS,
             allowed=f"at most {preset.blocks}",
         )
-    # Whoever saw verdicts has looked: these runs were the campaign's first look.
+    # Verdicts that exist were a look, which is the campaign's first one.
     seen = max(
         (part["power"]["units"] for claim in judged for part in claim["parts"] if part.get("power")),
         default=0,

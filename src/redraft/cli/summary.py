@@ -10,7 +10,8 @@ import pandas as pd
 
 from redraft.analysis.data.collect import COLLECTED, Runs
 from redraft.analysis.data.measured import RELATIONS, Measured, Measuring, main_quantities
-from redraft.analysis.data.statistics import RATIOS, estimate, paired
+from redraft.analysis.data.sequential import read_looks
+from redraft.analysis.data.statistics import RATIOS, Blocks, estimate, paired
 from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
@@ -143,7 +144,9 @@ def compare(
             finished(experiments.run(cell, preset.seeds[0], preset.name), layout)  # the error names the missing file
         raise UserError("the cells have no finished seed in common", key="cells", value=f"{first}, {second}")
     quantities = [summaries([experiments.run(cell, seed, preset.name) for seed in both], layout) for cell in cells]
-    blocks, rows = {seed: preset.unit(seed) for seed in both}, []
+    # The intervals of a sequential campaign are wider, as in its tables.
+    looks = read_looks(layout.looks(first.partition("/")[0]))
+    blocks, rows = Blocks({seed: preset.unit(seed) for seed in both}, looks), []
     for name in quantities[0][0]:
         a, b = ({seed: values[name] for seed, values in zip(both, each, strict=True)} for each in quantities)
         unit, relation = ("%", "difference") if name.startswith(ACCURACY) else RELATIONS[name]
