@@ -12,9 +12,12 @@ from datetime import datetime
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 import yaml
+from scipy import stats
 
+from redraft.analysis.data.sequential import nominal_level, write_looks
 from redraft.cli.app import StageGroup, function_of
 from redraft.config import Experiments
 from redraft.errors import UserError
@@ -198,6 +201,21 @@ def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_i
     assert lines["accuracy:arithmetic (%)"] == ["75", "25", "-50 points", "[-367.655, 267.655]", "2"]
     assert lines["accuracy:all (%)"] == lines["accuracy:arithmetic (%)"]
     assert lines["fresh_reward"] == ["-", "-", "-", "[-, -]", "0"]
+
+
+def test_the_intervals_of_a_sequential_campaign_are_those_of_its_level(folder):
+    for seed, tokens in enumerate((300, 500)):
+        finish(folder, CELLS[0], seed=seed, tokens_decoded=1000)
+        finish(folder, CELLS[1], seed=seed, tokens_decoded=tokens)
+    looks = (2, 3)
+    write_looks(Layout("tiny", folder / "results").looks("spec_rl"), looks)
+    rows = [
+        re.split(r" {2,}", line.strip()) for line in redraft(folder, "compare", *CELLS, "--wide").stdout.splitlines()
+    ]
+    logs = np.log([0.3, 0.5])
+    half = stats.t.ppf(1 - nominal_level(0.05, looks) / 2, 1) * stats.sem(logs)
+    low, high = np.exp(logs.mean() + half * np.array([-1, 1]))
+    assert f"[{low:.3f}, {high:.3f}]" in next(row for row in rows if row[0].startswith("tokens_decoded"))
 
 
 def test_one_seed_has_no_interval(folder):
