@@ -8,6 +8,7 @@ from redraft.analysis.data.reported_tables import no_reported
 from redraft.analysis.data.statistics import Families
 from redraft.analysis.figures.figure_parts import unsampled_benchmarks
 from redraft.analysis.figures.points import points_of
+from redraft.analysis.figures.trend_points import trend_rows
 from redraft.analysis.tables import comparison as tables
 from redraft.analysis.tables.comparison import TableSource
 from redraft.analysis.tables.resolved import resolve
@@ -60,6 +61,10 @@ def ask_for_figures(measured: Measuring, experiments: Experiments, paper: str, p
     probe = experiments.preset_of(preset, paper).probe
     for figure in experiments.figures(paper).figures:
         for panel in figure.panels:
-            if unsampled.isdisjoint(of_accuracy(panel.quantity)):
+            if not unsampled.isdisjoint(of_accuracy(panel.quantity)):
+                continue
+            if panel.trend:
+                trend_rows(panel, measured, {})
+            else:
                 for cell in panel.cells:
                     points_of(figure.axis(panel), panel, cell, measured, probe)

@@ -30,6 +30,7 @@ from redraft.analysis.figures.points import AUTHORS_SWEEP
 from redraft.analysis.figures.roofline_panel import legend, scale_colours
 from redraft.analysis.figures.roofline_points import agreement_note
 from redraft.analysis.figures.svg import compact
+from redraft.analysis.figures.trend_points import trend_note
 from redraft.config import Figure, Panel
 from redraft.files import atomic, write_atomically
 
@@ -106,6 +107,8 @@ def _head(axis: Axes, x: str, panel: Panel, points: pd.DataFrame, letters: int) 
     note = "" if x == "cell" else cells_not_run(panel, points)
     if x == "roofline":
         note = f"{AUTHORS_SWEEP}, no run of ours: {agreement_note(points)}"
+    if panel.trend:
+        note = "; ".join(filter(None, (trend_note(panel, points), note)))
     lines = textwrap.wrap(note, letters)
     axis.set_title(textwrap.fill(panel.title, letters), fontsize=TEXT + 0.5, pad=6 + LINE_HEIGHT * len(lines))
     if lines:

@@ -7,6 +7,7 @@ from redraft.analysis.figures.figure_drawing import draw
 from redraft.analysis.figures.figure_parts import LINES, still_drawing, unsampled_benchmarks, with_data
 from redraft.analysis.figures.points import figure_data, published_rooflines, reported_bars
 from redraft.config import Experiments, id_of
+from redraft.config.trends import coordinates
 from redraft.files import atomic
 from redraft.layout import Layout
 from redraft.result_files import record_derived
@@ -20,12 +21,13 @@ def write_figures(preset: str, paper: str) -> None:
     """
     layout, experiments = Layout(preset), Experiments()
     measured, scale = Measured.load(layout.collected(paper)), experiments.preset_of(preset, paper)
-    unsampled = unsampled_benchmarks(experiments, preset, paper)
+    unsampled, trends = unsampled_benchmarks(experiments, preset, paper), coordinates(experiments, scale, paper)
     for figure in experiments.figures(paper).figures:
         reported = reported_bars(figure, experiments, paper) if scale.paper_scale else {}
         cells = {name: experiments.cell(id_of(paper, name)) for panel in figure.panels for name in panel.cells}
         rooflines = published_rooflines(figure, experiments, paper)
-        data = figure_data(figure, measured, scale.paper_scale, reported, cells, unsampled, scale.probe, rooflines)
+        at = trends[figure.number]
+        data = figure_data(figure, measured, scale.paper_scale, reported, cells, unsampled, scale.probe, rooflines, at)
         of_files = [panel.title for panel in figure.panels if panel.from_files]
         stem = layout.figure(paper, figure.number)
         with atomic(stem.with_suffix(".csv")) as temporary:

@@ -161,7 +161,7 @@ def smoothed(means: pd.Series, smoothing: float) -> pd.Series:
 
 def hues(figure: Figure) -> dict[str, Hue]:
     """A colour for each label of lines and bins; with more labels than `DISTINCT`, a scale for all but baselines."""
-    panels = [panel for panel in figure.panels if figure.axis(panel) not in ("cell", "surface", "roofline")]
+    panels = [panel for panel in figure.panels if figure.axis(panel) not in ("cell", "trend", "surface", "roofline")]
     # By label over all panels, so that a line has one colour in the whole figure.
     labels = list(dict.fromkeys(label for panel in panels for label in panel.names))
     if len(labels) <= len(DISTINCT):

@@ -1,4 +1,4 @@
-"""Drawing of one panel: lines, bars of cells, bars over bins, a coloured surface, or speedups of a roofline."""
+"""Drawing of one panel: lines, bars of cells or over bins, a trend, a coloured surface, or speedups of a roofline."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +20,7 @@ from redraft.analysis.figures.figure_parts import (
     whole_ticks,
 )
 from redraft.analysis.figures.roofline_panel import draw_speedups
+from redraft.analysis.figures.trend_points import EXTENDED, FITTED
 from redraft.analysis.figures.view import View, cut_points
 from redraft.config import Figure, Panel
 
@@ -29,6 +30,7 @@ mpl.rcParams.update({"axes.labelsize": TEXT, "legend.fontsize": TEXT, "legend.fr
 mpl.rcParams["svg.hashsalt"] = "redraft"
 mpl.rcParams["svg.fonttype"] = "none"  # letters stay text, which is smaller than their outlines and can be searched
 MUTED = "#626b7a"
+TREND_COLOUR = "#0072b2"
 PAPER_MARK: dict[str, Any] = {
     "marker": "D",
     "linestyle": "none",
@@ -36,7 +38,8 @@ PAPER_MARK: dict[str, Any] = {
     "markerfacecolor": "white",
     "markeredgewidth": 1.4,
 }
-"""The paper's points: open diamonds."""
+"""The paper's points, and points at the paper's coordinate: open diamonds."""
+CELL_MARK: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 5}
 REUSE_MARK: dict[str, Any] = {"marker": "^", "linestyle": "none", "markersize": 8}
 """The first step with drafts: a filled triangle."""
 CUT_MARK: dict[str, dict[str, Any]] = {
@@ -173,6 +176,30 @@ def _bins(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours:
     axis.set_xlabel(panel.by.replace("_", " "))
 
 
+def _trend(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colours) -> None:
+    """Draw differences with intervals, the fitted line with its band, and an open diamond where it is extended to.
+
+    The line is dashed beyond the cells.
+    """
+    cells, line = data[data["cell"] != ""], data[data["quantity"] == FITTED].sort_values("x")
+    extended = data[data["quantity"] == EXTENDED]
+    axis.set_xscale("log")
+    axis.axhline(0, color=MUTED, linewidth=0.8)
+    within = line[line["x"].between(cells["x"].min(), cells["x"].max())]
+    axis.plot(line["x"], line["reproduced"], color=TREND_COLOUR, linewidth=1.2, linestyle="--")
+    axis.plot(within["x"], within["reproduced"], color=TREND_COLOUR, linewidth=1.2)
+    axis.fill_between(line["x"], line["low"], line["high"], color=TREND_COLOUR, alpha=0.15, linewidth=0)
+    for points, colour, mark in ((cells, "black", CELL_MARK), (extended, TREND_COLOUR, PAPER_MARK)):
+        y = points["reproduced"]
+        ends = [y - points["low"], points["high"] - y]
+        axis.errorbar(points["x"], y, ends, fmt="none", ecolor=colour, elinewidth=1, capsize=3)
+        axis.plot(points["x"], y, color=colour, **mark)
+    ticks = sorted({*cells["x"], *extended["x"]})
+    axis.set_xticks(ticks, [f"{x:,.3g}" if x < 1000 else f"{x:,.0f}" for x in ticks], rotation=30, ha="right")
+    axis.minorticks_off()
+    axis.set_xlabel(panel.trend.title if panel.trend else "")
+
+
 def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colours) -> None:
     """Draw a heat map with numbers; the axes list the points' coordinates in order."""
     grid = data.pivot_table(index="y", columns="x", values="reproduced", aggfunc="mean")
@@ -194,6 +221,7 @@ DRAW_BY_AXIS: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], N
     **dict.fromkeys(LINES, _lines),
     "cell": _bars,
     "bins": _bins,
+    "trend": _trend,
     "surface": _surface,
     "roofline": lambda axis, _, __, data, ___: draw_speedups(axis, data),
 }

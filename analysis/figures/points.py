@@ -11,8 +11,9 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured, MeasuredPoint
 from redraft.analysis.data.quantities import SPENT, of_accuracy
 from redraft.analysis.data.reported_tables import read_reported
-from redraft.analysis.data.statistics import estimate
+from redraft.analysis.data.statistics import Blocks, estimate
 from redraft.analysis.figures.roofline_points import published_fit, speedups
+from redraft.analysis.figures.trend_points import TOGETHER, TrendLines, together, trend_rows
 from redraft.config import Cell, Experiments, Figure, Panel, id_of
 from redraft.config.cell import coordinate
 from redraft.config.figures import PublishedCurves
@@ -23,15 +24,16 @@ COLUMNS = [
     *("first_reuse", "seeds", "manifests"),
 ]
 """`x` is a step or epoch from 1, the steps done by an evaluated policy (0 for the initial one), hours, tokens or
-updates spent, the position of a bar, or the lower edge of a bin. Bins also have `upper`, the upper edge; surfaces and
+updates spent, the position of a bar, the lower edge of a bin, or a trend's coordinate. Lines of a trend are over
+`n_seeds` blocks. Bins also have `upper`, the upper edge; surfaces and
 rooflines have `y`."""
 FURTHER = {"upper": ("bins",), "y": ("surface", "roofline")}
 """Further column to the kinds of axes whose points have it."""
 AUTHORS_SWEEP = "the authors' sweep"
 """Label of a roofline's points, which this project did not measure and the paper does not print."""
 
-Bars = Mapping[str, Mapping[str, float]]
-"""Title of a panel to cell to the paper's value."""
+ByCell = Mapping[str, Mapping[str, float]]
+"""Title of a panel to cell to a number: the paper's value of a bar, or a trend's coordinate."""
 Rooflines = Mapping[str, pd.DataFrame]
 """Title of a panel to its points (`redraft.analysis.figures.roofline_points.speedups`)."""
 
@@ -40,11 +42,12 @@ def figure_data(
     figure: Figure,
     measured: Measured,
     paper_scale: bool,
-    reported: Bars | None = None,
+    reported: ByCell | None = None,
     cells: Mapping[str, Cell] | None = None,
     unsampled: Set[str] = frozenset(),
     probe: str = "",
     rooflines: Rooflines | None = None,
+    coordinates: ByCell | None = None,
 ) -> pd.DataFrame:
     """All points of a figure, one row each; cells without runs have no points.
 
@@ -57,8 +60,9 @@ def figure_data(
         unsampled: benchmarks that the preset does not sample.
         probe: protocol by which the preset samples initial policies on training prompts; empty if it does not.
         rooflines: points of panels with a published sweep, from `published_rooflines`.
+        coordinates: of cells in the figure's trends, from `redraft.config.trends.coordinates`.
     """
-    points: list[dict[str, Any]] = []
+    points = _trends(figure, measured, unsampled, coordinates or {})
     for panel in figure.panels:
         x = figure.axis(panel)
         if panel.published:
@@ -69,7 +73,7 @@ def figure_data(
             points += _of_roofline(panel, (rooflines or {})[panel.title])
         for position, cell in enumerate(panel.cells):
             # No point, also no empty one: `absent` then says that the preset does not sample the benchmark.
-            if not unsampled.isdisjoint(of_accuracy(panel.quantity)):
+            if x == "trend" or not unsampled.isdisjoint(of_accuracy(panel.quantity)):
                 continue
             found = points_of(x, panel, cell, measured, probe)
             if x == "cell":
@@ -94,13 +98,13 @@ def figure_data(
 
 
 def points_of(x: str, panel: Panel, cell: str, measured: Measured, probe: str) -> list[MeasuredPoint]:
-    """Measurements of a cell for a panel with the axis `x`."""
+    """Measurements of a cell for a panel with the axis `x`, which is not a trend."""
     if x in ("cell", "surface"):
         return [MeasuredPoint(math.nan, measured.values(panel.quantity, cell), {})]
     return measured.bins(panel, cell, probe) if x == "bins" else measured.series(panel.quantity, cell, x)
 
 
-def reported_bars(figure: Figure, experiments: Experiments, paper: str) -> Bars:
+def reported_bars(figure: Figure, experiments: Experiments, paper: str) -> ByCell:
     """The paper's values of a figure's bars, from its tables."""
     found: dict[str, dict[str, float]] = {}
     spec = experiments.reported(paper)
@@ -187,6 +191,31 @@ def _curves(panel: Panel, source: PublishedCurves) -> list[dict[str, Any]]:
     ]
 
 
+def _trends(figure: Figure, measured: Measured, unsampled: Set[str], coordinates: ByCell) -> list[dict[str, Any]]:
+    """Points and lines of a figure's trends; the last panel also has what all lines together are extended to."""
+    points: list[dict[str, Any]] = []
+    lines: list[tuple[Panel, TrendLines]] = []
+    for panel in figure.panels:
+        if panel.trend and unsampled.isdisjoint(of_accuracy(panel.quantity)):
+            rows, fitted = trend_rows(panel, measured, coordinates.get(panel.title, {}))
+            lines.append((panel, fitted))
+            points += [_of_trend(panel, *row, measured.runs) for row in rows]
+    if extended := together(lines):
+        points.append(_of_trend(lines[-1][0], TOGETHER, "", math.nan, extended, measured.runs))
+    return points
+
+
+def _of_trend(
+    panel: Panel, quantity: str, cell: str, x: float, values: Mapping[int, float], runs: Runs
+) -> dict[str, Any]:
+    """A cell's point of a trend by seed, or a value of its lines by block, distinguished by `quantity`."""
+    if cell:
+        return _point(panel, cell, x, values, runs)
+    found = estimate(values, Blocks((), runs.looks))
+    interval = {"low": found.interval.low, "high": found.interval.high}
+    return _of_file(panel, quantity, x, found.mean) | {"quantity": quantity, **interval, "n_seeds": len(found.seeds)}
+
+
 def _of_roofline(panel: Panel, points: pd.DataFrame) -> list[dict[str, Any]]:
     """Predicted, measured and boundary points of a panel, distinguished by `quantity`."""
     return [
@@ -196,7 +225,7 @@ def _of_roofline(panel: Panel, points: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _of_file(panel: Panel, label: str, x: float, value: float) -> dict[str, Any]:
-    """A point from a published file, without seeds, interval and manifests."""
+    """A point of no cell, such as one from a published file, without seeds, interval and manifests."""
     empty = {"n_seeds": 0, "reported": math.nan, "first_reuse": False, "seeds": "", "manifests": ""}
     return {
         "panel": panel.title,

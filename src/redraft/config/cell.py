@@ -77,19 +77,19 @@ class Cell(Config):
         return f"{self.paper}/{self.name}"
 
 
-def coordinate(cell: Cell, axis: str) -> float:
-    """The number at a dotted key of a cell.
+def coordinate(of: Config, axis: str) -> float:
+    """The number at a dotted key of a cell or run.
 
     Raises:
         ValueError: if there is no number at the key.
     """
-    value: Any = cell
+    value: Any = of
     for part in axis.split("."):
         # A cell's `trainer` is a mapping, its other parts are models.
         value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
     # Factors are fractions.
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        raise ValueError(f"{cell.id} has no number at {axis}")
+        raise ValueError(f"no number at {axis}")
     return float(value)
 
 

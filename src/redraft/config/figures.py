@@ -15,12 +15,12 @@ from redraft.config.base import (
     distinct,
     invalid,
 )
-from redraft.config.quantities import RATES, check_panel
+from redraft.config.quantities import RATES, RunQuantity, check_panel
 from redraft.config.tables import Scale
 
-Axis = Literal["step", "epoch", "hours", "tokens", "updates", "cell", "bins", "surface", "roofline"]
+Axis = Literal["step", "epoch", "hours", "tokens", "updates", "cell", "bins", "trend", "surface", "roofline"]
 """Lines over steps, epochs, hours of training, millions of decoded tokens or update batches; one bar per cell; bars
-over bins of prompts; colours over two axes, of cells or of a roofline."""
+over bins of prompts; a point per cell with a fitted line; colours over two axes, of cells or of a roofline."""
 
 LINES = ("step", "epoch", "hours", "tokens", "updates")
 
@@ -32,6 +32,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "by": ("bins",),
     "bins": ("bins",),
     "epochs": ("bins",),
+    "trend": ("trend",),
+    "compared_with": ("trend",),
     "axes": ("surface",),
     "published": ("surface",),
     "curves": ("step", "hours"),
@@ -118,12 +120,35 @@ class PublishedSweep(Config):
     """Throughput of the device, measured by matrix products, operations/s."""
 
 
+class Trend(Config):
+    """Straight line over the logarithm of what the cells of a panel differ in."""
+
+    title: str
+    """Title of the horizontal axis."""
+    keys: list[str] = []
+    """Keys of a run with numbers, as `redraft show` prints them; the coordinate of a cell is their product."""
+    quantity: RunQuantity = ""
+    """Instead of keys: quantity of a run, whose ratio to that of the cell in `compared_with` is the coordinate."""
+    at: float | None = Field(default=None, gt=0)
+    """Coordinate that the line is extended to."""
+    because: str = ""
+    """What has this coordinate, for the note above the diagram; needed with `at`."""
+
+    @model_validator(mode="after")
+    def _one_coordinate(self) -> "Trend":
+        if bool(self.keys) == bool(self.quantity):
+            raise invalid("either keys or quantity must be given, and not both", at=("keys",))
+        if (self.at is None) != (not self.because):
+            raise invalid("`at` and `because` need each other", at=("because",))
+        return self
+
+
 class Panel(Config):
     """One diagram of a figure."""
 
     quantity: Quantity
-    """Quantity on the vertical axis: of a step for lines, of a run for bars and surfaces of cells, of a prompt or
-    `share` for bins, a column for published points; for published curves and rooflines only a name."""
+    """Quantity on the vertical axis: of a step for lines, of a run for bars, trends and surfaces of cells, of a prompt
+    or `share` for bins, a column for published points; for published curves and rooflines only a name."""
     title: str
     """Title with the unit, unique in the figure."""
     x: Axis | None = None
@@ -150,6 +175,10 @@ class Panel(Config):
     epochs: Literal["initial", "first", "last", "all"] = "all"
     """Epochs whose prompts are counted. `initial` are the prompts that the preset's `probe` samples with each cell's
     initial policy; they only have pass rates."""
+    compared_with: list[CellName] = []
+    """Cell that each of `cells` is compared with, in their order. A point is the difference of the two."""
+    trend: Trend | None = None
+    """Horizontal axis and fitted line of a trend."""
     axes: list[str] = []
     """Horizontal and vertical axis: keys of a cell, such as `reuse.lenience`, whose values are numbers."""
     published: PublishedPoints | None = None
@@ -197,8 +226,8 @@ class Figure(Numbered):
     title: str
     """Title of the figure."""
     x: Axis
-    """Horizontal axis: `cell` and `bins` draw bars, `surface` and `roofline` colours over two axes, the others lines. A
-    panel may have another one."""
+    """Horizontal axis: `cell` and `bins` draw bars, `trend` points with a fitted line, `surface` and `roofline` colours
+    over two axes, the others lines. A panel may have another one."""
     panels: list[Panel]
     """Diagrams from left to right, row by row."""
     columns: int = Field(default=4, ge=1)
@@ -234,6 +263,12 @@ class Figure(Numbered):
             raise invalid(f"no prompt has a {panel.by} below 0 or above 1", "edges from 0 to 1", (*at, "bins"))
         if panel.epochs == "initial" and (panel.quantity, panel.by) != ("share", "pass_rate"):
             raise invalid("epochs: initial needs quantity: share and by: pass_rate", at=(*at, "epochs"))
+        if x == "trend":
+            if not panel.trend or len(panel.cells) < 3:
+                raise invalid("a panel of a trend needs `trend` and at least three cells", at=at)
+            if len(panel.compared_with) != len(panel.cells):
+                count = len(panel.compared_with)
+                raise invalid(f"{count} cells are compared with {len(panel.cells)}", at=(*at, "compared_with"))
         if x == "surface" and not panel.published and len(panel.axes) != 2:
             raise invalid("a surface of cells needs two axes", at=(*at, "axes"))
         if x == "roofline" and not (panel.roofline and panel.gamma):

@@ -386,7 +386,7 @@ def check_panel(quantity: str, by: str, x: str, context: Any, at: tuple[str | in
             check_prompt(quantity, share=True)
             field = "by"
             check_prompt(by)
-        elif x in ("cell", "surface"):
+        elif x in ("cell", "trend", "surface"):
             check_run(quantity, benchmarks, known.get("cells", ()))
         elif not quantity.startswith(ACCURACY):
             check_step(quantity)

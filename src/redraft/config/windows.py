@@ -5,6 +5,7 @@ from typing import Any
 
 from redraft.config.base import id_of
 from redraft.config.claims import cells_of
+from redraft.config.experiment import Run
 from redraft.config.load import Experiments
 from redraft.config.preset import Preset
 from redraft.config.quantities import WINDOW
@@ -23,15 +24,15 @@ def check_windows(experiments: Experiments, preset: Preset, paper: str) -> None:
     for part, key, content, cells in _declared(experiments, preset, paper):
         for path, quantity, first in _windows(content, key):
             for cell in (id_of(paper, cell) for cell in cells):
-                steps = _steps(experiments, preset, cell)
+                run = run_at(experiments, preset, cell)
                 # Only the first step counts: a window that ends after the run has the value of the steps there are.
-                if steps is not None and first > steps:
+                if run and first > run.steps:
                     raise UserError(
                         f"the runs of {cell} at the preset {preset.name} end before these steps",
                         file=experiments.path(paper, experiments.declaration(paper, part)),
                         key=path,
                         value=quantity,
-                        allowed=f"steps 1 to {steps}",
+                        allowed=f"steps 1 to {run.steps}",
                     )
 
 
@@ -42,7 +43,10 @@ def _declared(experiments: Experiments, preset: Preset, paper: str) -> Iterator[
             yield "tables", f"tables.{i}", {"columns": [column.model_dump() for column in table.columns]}, table.cells
     for i, figure in enumerate(experiments.figures(paper).figures):
         for j, panel in enumerate(figure.panels):
-            yield "figures", f"figures.{i}.panels.{j}", {"quantity": panel.quantity}, panel.cells
+            at = f"figures.{i}.panels.{j}"
+            yield "figures", at, {"quantity": panel.quantity}, [*panel.cells, *panel.compared_with]
+            if panel.trend:
+                yield "figures", f"{at}.trend", panel.trend.model_dump(), [*panel.cells, *panel.compared_with]
     for i, claim in enumerate(experiments.claims(paper).claims):
         if claim.scale == "any" or preset.paper_scale:
             yield "claims", f"claims.{i}.test", claim.test.model_dump(), cells_of(claim.test)
@@ -57,11 +61,11 @@ def _windows(content: Any, key: str) -> Iterator[tuple[str, str, int]]:
             yield from _windows(value, f"{key}.{name}")
 
 
-def _steps(experiments: Experiments, preset: Preset, cell: str) -> int | None:
-    """Steps of a cell's runs at a preset; None if it has none."""
+def run_at(experiments: Experiments, preset: Preset, cell: str) -> Run | None:
+    """A run of a cell at a preset; None if the preset leaves the cell out."""
     found = experiments.cell(cell)
     # Before `run`, which raises for a cell that the preset leaves out on purpose.
     if found.model not in preset.models or found.data not in preset.data or experiments.misfit(cell, preset.name):
         return None
     # Seeds, and their blocks, differ in random numbers only: all runs of a cell are equally long.
-    return experiments.run(cell, preset.seeds[0], preset.name).steps
+    return experiments.run(cell, preset.seeds[0], preset.name)

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field
 from redraft.config import Cell, Data, Experiments, Preset, Run, own
 from redraft.config.base import Config
 from redraft.config.read import parse
+from redraft.config.trends import coordinates
 from redraft.config.windows import check_windows
 from redraft.errors import UserError
 from redraft.layout import Layout
@@ -416,6 +417,7 @@ def check_paper(experiments: Experiments, preset: Preset, paper: str) -> None:
     for part in (experiments.tables, experiments.figures, experiments.claims, experiments.reported):
         part(paper)
     check_windows(experiments, preset, paper)
+    coordinates(experiments, preset, paper)
     experiments.observed_cell(paper)
     from redraft.published import check_published  # not at the top: `redraft list` works without NumPy
 

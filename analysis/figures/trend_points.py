@@ -1,0 +1,140 @@
+"""Trends: differences between cells, straight lines through them, and where these lines are extended to.
+
+A line is fitted in each block of seeds, by least squares over the base-2 logarithm of the coordinate. Slopes and values
+of lines are then estimated over blocks, as every other mean is (`redraft.analysis.data.statistics`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from redraft.analysis.data.measured import Measured
+from redraft.analysis.data.statistics import estimate, paired
+from redraft.config import Panel
+
+SLOPE, FITTED, EXTENDED, TOGETHER = "change per doubling", "fitted line", "extended line", "all extended together"
+"""Values of the column `quantity` in rows that are no cell's."""
+LEAST = 3
+"""Coordinates that a line is fitted to."""
+STEPS = 24
+"""Parts that the fitted line is drawn in."""
+
+
+class Line(NamedTuple):
+    """Fitted line of a block: its value at the panel's first coordinate, and its change per doubling."""
+
+    first: float
+    slope: float
+
+    def at(self, doublings: float) -> float:
+        """Value after so many doublings of the first coordinate."""
+        return self.first + self.slope * doublings
+
+
+class TrendLines(NamedTuple):
+    """Fitted lines of a panel.
+
+    Attributes:
+        start: first coordinate, from which doublings count.
+        by_block: line of each block that has at least `LEAST` coordinates.
+    """
+
+    start: float
+    by_block: dict[int, Line]
+
+
+def trend_rows(
+    panel: Panel, measured: Measured, coordinates: Mapping[str, float]
+) -> tuple[list[tuple[str, str, float, dict[int, float]]], TrendLines]:
+    """What a panel shows by seed, and its lines.
+
+    Args:
+        panel: of a trend.
+        measured: values of the runs.
+        coordinates: of the panel's cells if its trend is over keys; else the mean measured ratio is the coordinate.
+
+    Returns:
+        Rows of quantity, cell, coordinate and values by seed (of fitted lines by block), and the lines.
+    """
+    trend, rows = panel.trend, []
+    assert trend is not None
+    blocks, points = measured.runs.blocks, list[tuple[float, dict[int, float]]]()
+    for cell, other in zip(panel.cells, panel.compared_with, strict=True):
+        values = paired(measured.values(panel.quantity, cell), measured.values(panel.quantity, other), "difference")
+        x = coordinates.get(cell, math.nan)
+        if trend.quantity:
+            ratios = paired(measured.values(trend.quantity, cell), measured.values(trend.quantity, other), "ratio")
+            # One coordinate for all blocks: errors of a block's own would make its line too flat.
+            x = estimate(ratios, blocks, log=True).mean
+        if values and x > 0:
+            rows.append((panel.quantity, cell, x, values))
+            points.append((x, values))
+    lines = _lines(points, blocks)
+    if not lines.by_block:
+        return rows, lines
+
+    def row(quantity: str, x: float, doublings: float) -> tuple[str, str, float, dict[int, float]]:
+        return quantity, "", x, {block: line.at(doublings) for block, line in lines.by_block.items()}
+
+    ends = [*(x for x, _ in points), *([trend.at] if trend.at else [])]
+    drawn = np.geomspace(min(ends), max(ends), STEPS + 1)
+    rows += [row(FITTED, float(x), math.log2(x / lines.start)) for x in drawn]
+    rows.append((SLOPE, "", math.nan, {block: line.slope for block, line in lines.by_block.items()}))
+    if trend.at:
+        rows.append(row(EXTENDED, trend.at, math.log2(trend.at / lines.start)))
+    return rows, lines
+
+
+def _lines(points: Sequence[tuple[float, Mapping[int, float]]], blocks: Mapping[int, int]) -> TrendLines:
+    """Lines through differences by seed, each with its coordinate."""
+    by_block: dict[int, dict[float, list[float]]] = {}
+    for x, values in points:
+        for seed, value in values.items():
+            by_block.setdefault(blocks.get(seed, seed), {}).setdefault(x, []).append(value)
+    start, found = points[0][0] if points else math.nan, {}
+    for block, of_block in by_block.items():
+        if len(of_block) >= LEAST:
+            doublings = [math.log2(x / start) for x in of_block]
+            slope, first = np.polyfit(doublings, [np.mean(each) for each in of_block.values()], 1)
+            found[block] = Line(float(first), float(slope))
+    return TrendLines(start, found)
+
+
+def together(panels: list[tuple[Panel, TrendLines]]) -> dict[int, float]:
+    """Difference by block if all panels' coordinates were at once where their lines are extended to.
+
+    This assumes that the changes add up. All panels must begin with the same cell.
+    """
+    extended = [(panel.trend, lines) for panel, lines in panels if panel.trend and panel.trend.at and lines.by_block]
+    if len(extended) < 2 or len({panel.cells[0] for panel, _ in panels}) > 1:
+        return {}
+    found = {}
+    for block in set.intersection(*(set(lines.by_block) for _, lines in extended)):
+        of_block = [(lines.by_block[block], math.log2(trend.at / lines.start)) for trend, lines in extended if trend.at]
+        found[block] = float(np.mean([line.first for line, _ in of_block])) + sum(
+            line.slope * n for line, n in of_block
+        )
+    return found
+
+
+def trend_note(panel: Panel, points: pd.DataFrame) -> str:
+    """`-1.2 [-2.3, -0.1] per doubling; at the paper's 6,144 prompts: 0.3 [-1.0, 1.6]`; empty without a line."""
+    parts: list[str] = []
+    because = panel.trend.because if panel.trend else ""
+    words = {
+        SLOPE: "{} per doubling",
+        EXTENDED: f"extended to {because}: {{}}",
+        TOGETHER: "with the other panels' extensions too: {}",
+    }
+    for quantity, text in words.items():
+        for point in points[points["quantity"] == quantity].to_dict("records"):
+            parts.append(text.format(_words(point)))
+    return "; ".join(parts)
+
+
+def _words(point: Mapping[str, Any]) -> str:
+    interval = "" if math.isnan(point["low"]) else f" [{point['low']:.1f}, {point['high']:.1f}]"
+    return f"{point['reproduced']:.1f}{interval}"

@@ -1,0 +1,46 @@
+"""Coordinates of cells in figures of trends, which are keys of their runs at a preset."""
+
+from redraft.config.base import id_of
+from redraft.config.cell import coordinate
+from redraft.config.experiment import Run
+from redraft.config.load import Experiments
+from redraft.config.preset import Preset
+from redraft.config.windows import run_at
+from redraft.errors import UserError
+
+Coordinates = dict[int, dict[str, dict[str, float]]]
+"""Number of a figure to title of a panel to cell to coordinate."""
+
+
+def coordinates(experiments: Experiments, preset: Preset, paper: str) -> Coordinates:
+    """Coordinates of the cells in all panels with a trend over keys; a cell that the preset lacks has none.
+
+    Raises:
+        UserError: for a key at which a run has no number above 0.
+    """
+    found: Coordinates = {}
+    for i, figure in enumerate(experiments.figures(paper).figures):
+        for j, panel in enumerate(figure.panels):
+            of_panel = found.setdefault(figure.number, {}).setdefault(panel.title, {})
+            for k, key in enumerate(panel.trend.keys if panel.trend else ()):
+                for name in panel.cells:
+                    if run := run_at(experiments, preset, id_of(paper, name)):
+                        number = _number(experiments, run, key, f"figures.{i}.panels.{j}.trend.keys.{k}")
+                        of_panel[name] = of_panel.get(name, 1.0) * number
+    return found
+
+
+def _number(experiments: Experiments, run: Run, key: str, at: str) -> float:
+    try:
+        number = coordinate(run, key)
+    except ValueError:
+        number = 0.0
+    if number > 0:
+        return number
+    raise UserError(
+        f"a run of {run.paper}/{run.cell} has no number above 0 there",
+        file=experiments.path(run.paper, experiments.declaration(run.paper, "figures")),
+        key=at,
+        value=key,
+        allowed="keys of `redraft show` with a number, such as data.size or trainer.group_size",
+    )
