@@ -106,6 +106,7 @@ def test_each_paper_is_evaluated_by_its_own_protocol_where_the_preset_says_so():
             "efficient_rollout": "ar3po",
             "equal_budget": "ar3po",
             "exact_reuse": "spec_rl",
+            "loss_by_scale": "spec_rl",
         }.items()
     }
     for name in ("tiny", "smoke"):

@@ -18,6 +18,7 @@ import yaml
 from scipy import stats
 
 from redraft.analysis.data.sequential import nominal_level, write_looks
+from redraft.cli import summary
 from redraft.cli.app import StageGroup, function_of
 from redraft.config import Experiments
 from redraft.errors import UserError
@@ -201,6 +202,8 @@ def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_i
     assert lines["accuracy:arithmetic (%)"] == ["75", "25", "-50 points", "[-367.655, 267.655]", "2"]
     assert lines["accuracy:all (%)"] == lines["accuracy:arithmetic (%)"]
     assert lines["fresh_reward"] == ["-", "-", "-", "[-, -]", "0"]
+    # On the one benchmark the second cell is worse with both seeds.
+    assert lines["probability of improvement"][2:] == ["0", "[-, -]", "2"]
 
 
 def test_the_intervals_of_a_sequential_campaign_are_those_of_its_level(folder):
@@ -216,6 +219,17 @@ def test_the_intervals_of_a_sequential_campaign_are_those_of_its_level(folder):
     half = stats.t.ppf(1 - nominal_level(0.05, looks) / 2, 1) * stats.sem(logs)
     low, high = np.exp(logs.mean() + half * np.array([-1, 1]))
     assert f"[{low:.3f}, {high:.3f}]" in next(row for row in rows if row[0].startswith("tokens_decoded"))
+
+
+def test_the_probability_of_improvement_counts_benchmarks_and_halves_ties():
+    first = {0: {"accuracy:a": 10.0, "accuracy:b": 20.0, "accuracy:all": 15.0, "reward": 1.0}}
+    first |= {1: first[0], 2: first[0]}
+    changes = {0: (1.0, 2.0), 1: (0.0, -3.0), 2: (5.0, -1.0)}
+    second = {
+        seed: {"accuracy:a": 10.0 + a, "accuracy:b": 20.0 + b, "accuracy:all": 99.0, "reward": 9.0}
+        for seed, (a, b) in changes.items()
+    }
+    assert summary._better(first, second) == {0: 1.0, 1: 0.25, 2: 0.5}
 
 
 def test_one_seed_has_no_interval(folder):

@@ -344,6 +344,33 @@ def test_published_curves_are_lines_and_missing_ones_say_so(runs, tmp_path, monk
         figure_data(whole, runs, paper_scale=False)
 
 
+def test_a_performance_profile_is_the_share_of_benchmarks_above_a_score():
+    """Two seeds: 10, 50 and 100 % on three benchmarks, and 50, 50 and 0 %; of the last policy."""
+    correct = {0: (1, 5, 10), 1: (5, 5, 0)}
+    scores = [
+        {"cell": A, "seed": seed, "step": step, "benchmark": name, "role": "r" if name != "z" else "other"}
+        | {"correct": k if step else 0, "total": 10}
+        for seed, values in correct.items()
+        for step in (0, 4)
+        for name, k in zip("xyz", values, strict=True)
+    ]
+    lines = [{"cell": A, "seed": seed, "manifest": f"{seed}"} for seed in correct]
+    made_up = Runs(pd.DataFrame(lines), pd.DataFrame(columns=["cell", "seed", "step", "epoch"]), pd.DataFrame(scores))
+    panel = {"quantity": "accuracy:all", "title": "p", "cells": [A, B]}
+    whole = figure("score", panel)
+    data = figure_data(whole, made_up, paper_scale=False).set_index("x")
+    assert list(data.index) == list(range(0, 101, 2))
+    shares = {x: data["reproduced"][x] for x in (0, 8, 10, 48, 50, 98, 100)}
+    by_hand = {0: (3 + 2) / 6, 8: 5 / 6, 10: 4 / 6, 48: 4 / 6, 50: 1 / 6, 98: 1 / 6, 100: 0}
+    assert shares == pytest.approx(by_hand)
+    assert set(data["n_seeds"]) == {2}
+    role = figure_data(figure("score", panel | {"quantity": "accuracy:r"}), made_up, False).set_index("x")
+    assert role["reproduced"][48] == pytest.approx((1 + 2) / 4)
+    axis = plot(whole, data.reset_index()).axes[0]
+    assert axis.get_xlabel() == "accuracy (%)"
+    plt.close("all")
+
+
 def test_a_benchmark_that_the_preset_leaves_out_has_no_points(runs):
     whole = figure("hours", {"quantity": "accuracy:math500", "title": "r", "cells": [A]})
     assert figure_data(whole, runs, paper_scale=False, unsampled={"math500"}).empty
@@ -361,6 +388,7 @@ def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
     ("x", "panel", "words"),
     [
         ("bins", LINE, "needs `by`"),
+        ("score", LINE, "performance profile is of an accuracy"),
         ("bins", LINE | {"by": "pass_rate", "bins": [0, 1, 1]}, "must rise"),
         ("surface", LINE | {"axes": ["reuse.lenience"]}, "two axes"),
         ("surface", {"quantity": "q", "title": "t"}, "exactly one of cells, published"),

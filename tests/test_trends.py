@@ -207,7 +207,7 @@ def test_an_invalid_trend_is_refused(changes, words):
 
 def test_coordinates_are_those_of_the_preset_and_a_wrong_key_is_named(tmp_path):
     experiments = Experiments(ROOT)
-    found = coordinates(experiments, experiments.preset("tiny"), "scale")[101]
+    found = coordinates(experiments, experiments.preset("tiny"), "loss_by_scale")[101]
     assert found["by prompts (points)"] == {
         "x1-spec-l0.5": 192 * 4,
         "x4-spec-l0.5": 768 * 4,
@@ -215,16 +215,16 @@ def test_coordinates_are_those_of_the_preset_and_a_wrong_key_is_named(tmp_path):
         "x32-spec-l0.5": 6144 * 4,
     }
     assert found["by width of the model (points)"]["h192-spec-l0.5"] == 192
-    smoke = coordinates(experiments, experiments.preset("smoke"), "scale")[101]
+    smoke = coordinates(experiments, experiments.preset("smoke"), "loss_by_scale")[101]
     assert set(smoke["by prompts (points)"]) == {"x1-spec-l0.5"}, "the others' data are not in this preset"
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     for wrong in ("data.kind", "data.sizes", "trainer.warmup_steps"):
         broken = Experiments(ROOT)
-        panels = broken.figures("scale")
+        panels = broken.figures("loss_by_scale")
         panels.figures[0].panels[0].trend.keys[0] = wrong
         broken.figures = lambda _, panels=panels: panels
         with pytest.raises(UserError, match="no number above 0 there") as raised:
-            coordinates(broken, broken.preset("tiny"), "scale")
+            coordinates(broken, broken.preset("tiny"), "loss_by_scale")
         assert (raised.value.key, raised.value.value) == ("figures.0.panels.0.trend.keys.0", wrong)
 
 
@@ -258,9 +258,9 @@ def test_files_of_the_declared_figure_are_written_from_measured_values(tmp_path,
         for i in range(2)
     ]
     made_up = Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
-    save_measured(made_up, layout.collected("scale"), "scale")
-    write_figures("tiny", "scale")
-    data = pd.read_csv(layout.figure("scale", 101).with_suffix(".csv"))
-    assert set(data["panel"]) == {panel.title for panel in Experiments().figures("scale").figures[0].panels}
+    save_measured(made_up, layout.collected("loss_by_scale"), "loss_by_scale")
+    write_figures("tiny", "loss_by_scale")
+    data = pd.read_csv(layout.figure("loss_by_scale", 101).with_suffix(".csv"))
+    assert set(data["panel"]) == {panel.title for panel in Experiments().figures("loss_by_scale").figures[0].panels}
     assert {SLOPE, FITTED, EXTENDED, TOGETHER} <= set(data["quantity"])
-    assert layout.figure("scale", 101).with_suffix(".svg").exists()
+    assert layout.figure("loss_by_scale", 101).with_suffix(".svg").exists()

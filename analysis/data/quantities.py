@@ -359,8 +359,24 @@ def spent_at(runs: Runs, quantity: str, cell: str) -> dict[tuple[int, int], floa
     return found | {(int(seed), 0): 0.0 for seed in steps["seed"].unique()}
 
 
+PROFILE_SCORES = range(0, 101, 2)
+"""Accuracies of a performance profile, percent."""
 SPENT = {"hours": ("seconds.total", 1 / 3600), "tokens": ("tokens_decoded", 1e-6), "updates": ("updated", 1.0)}
 """Axes of figures that say what a run has spent: quantity of a step that adds up, and factor to the axis's unit."""
+
+
+def profile(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
+    """Performance profile of a cell's last policies: index accuracy in percent, one column a seed.
+
+    A value is the share of the benchmarks of `quantity`, an accuracy, on which the policy is more accurate than that
+    (Agarwal et al. 2021, arXiv 2108.13264).
+    """
+    chosen = _of(_scores(runs, cell, None), quantity)
+    if chosen.empty:
+        return pd.DataFrame()
+    percent = 100 * chosen["correct"] / chosen["total"]
+    shares = {score: (percent > score).groupby(chosen["seed"]).mean() for score in PROFILE_SCORES}
+    return pd.DataFrame(shares).T
 
 
 def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
@@ -368,10 +384,13 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
 
     An accuracy is one of the policies after a number of steps, so that of the initial policy is at step -1. Over hours,
     tokens or updates x is the mean, over the seeds that have the value, of what they spent up to the end of a step.
+    Over the score it is a performance profile (`profile`).
 
     Raises:
         UserError: if there is no such quantity, or no epochs of it.
     """
+    if x == "score":
+        return profile(runs, quantity, cell)
     if quantity.startswith(ACCURACY):
         if x == "epoch":
             raise UserError(

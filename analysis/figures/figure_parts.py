@@ -12,7 +12,7 @@ from redraft.analysis.figures.view import View, view
 from redraft.config import Experiments, Figure, Panel
 from redraft.config.quantities import ACCURACY
 
-LINES = ("step", "epoch", *SPENT)
+LINES = ("step", "epoch", *SPENT, "score")
 """Kinds of horizontal axes that are drawn as lines."""
 BARS = ("cell", "bins")
 
@@ -27,6 +27,7 @@ AXIS_LABELS = {
     "hours": "training time (h)",
     "tokens": "decoded tokens (M)",
     "updates": "update batches",
+    "score": "accuracy (%)",
 }
 STEPS_DONE = "steps done (0: initial policy)"
 

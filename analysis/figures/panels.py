@@ -89,6 +89,8 @@ def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours
         axis.plot(marked.index, marked["reproduced"], color=colour, **REUSE_MARK)
     if figure.axis(panel) in ("step", "epoch"):
         axis.set_xticks(whole_ticks(int(data["x"].min()), int(data["x"].max())))
+    elif figure.axis(panel) == "score":
+        axis.set(xlim=(0, 100), xticks=range(0, 101, 20))
 
 
 def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colours) -> None:

@@ -24,9 +24,8 @@ COLUMNS = [
     *("first_reuse", "seeds", "manifests"),
 ]
 """`x` is a step or epoch from 1, the steps done by an evaluated policy (0 for the initial one), hours, tokens or
-updates spent, the position of a bar, the lower edge of a bin, or a trend's coordinate. Lines of a trend are over
-`n_seeds` blocks. Bins also have `upper`, the upper edge; surfaces and
-rooflines have `y`."""
+updates spent, an accuracy in percent, the position of a bar, the lower edge of a bin, or a trend's coordinate. Lines of
+a trend are over `n_seeds` blocks. Bins also have `upper`, the upper edge; surfaces and rooflines have `y`."""
 FURTHER = {"upper": ("bins",), "y": ("surface", "roofline")}
 """Further column to the kinds of axes whose points have it."""
 AUTHORS_SWEEP = "the authors' sweep"
@@ -142,8 +141,8 @@ def _line(x: str, panel: Panel, cell: str, found: Sequence[MeasuredPoint], runs:
     marked = int(second[x].min()) + 1 if panel.mark_first_reuse and len(second) else None
     points = []
     for i, (position, values, _) in enumerate(found):
-        # Steps and epochs count from 0 in records and from 1 in figures; what was spent is no count.
-        at = position if x in SPENT else int(position) + 1
+        # Steps and epochs count from 0 in records and from 1 in figures; what was spent and a score are no counts.
+        at = position if x in (*SPENT, "score") else int(position) + 1
         point = _point(panel, cell, at, values, runs, reported.get(i, math.nan))
         points.append(point | {"first_reuse": marked is not None and at == marked})
     return points

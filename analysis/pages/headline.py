@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -47,6 +47,7 @@ class HeadlineNumber:
         timed: true if it is computed from times.
         finding: `yes` (an effect in the paper's direction, or any effect if the paper gives no number), `no` (no
             effect, or in the other direction), `open` (inconclusive) or `not run`.
+        see: experiments that explain a finding of `no` (`redraft.config.tables.Explanation`); empty without them.
     """
 
     short: str
@@ -60,6 +61,7 @@ class HeadlineNumber:
     sentence: str
     timed: bool
     finding: str
+    see: Mapping[str, str] = field(default_factory=dict)
 
 
 def points(
@@ -114,6 +116,7 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpre
         words,
         timed,
         finding,
+        headline.see.model_dump() if headline.see and finding == "no" else {},
     )
 
 

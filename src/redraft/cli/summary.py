@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from redraft.analysis.data.collect import COLLECTED, Runs
@@ -21,7 +22,9 @@ from redraft.result_files import check_run, read_manifest, read_record, read_sco
 
 RESULTS = ("manifest.json", "scores.json")
 """Files of a finished run."""
-SUFFIX = {"ratio": " ×", "speedup": " × as fast", "difference": ""}
+SUFFIX = {"ratio": " ×", "speedup": " × as fast", "difference": "", "share": ""}
+IMPROVEMENT = "probability of improvement"
+"""Name of the share of benchmarks on which the second cell is better (`QuantityComparison`)."""
 
 
 def finished(run: Run, layout: Layout) -> Path:
@@ -90,12 +93,17 @@ def _runs_of(folder: Path, run: Run) -> Runs:
 class QuantityComparison:
     """A quantity of two cells.
 
+    The probability of improvement (Agarwal et al. 2021, arXiv 2108.13264) is the share of benchmarks on which the
+    second cell is more accurate than the first; equal accuracies count half. It is over pairs of runs with the same
+    seed, since runs of different blocks have different initial policies, and its interval is a bootstrap.
+
     Attributes:
         quantity: name.
         unit: unit of the means; empty without one.
         first: mean in the first cell.
         second: mean in the second cell.
-        relation: relation of the two cells in tables: `ratio`, `speedup` or `difference`.
+        relation: relation of the two cells in tables: `ratio`, `speedup` or `difference`; `share` of the probability of
+            improvement, which has no value of one cell.
         against: mean of the second cell relative to the first, in percentage points for accuracies.
         low: lower end of its 95 % Student interval over the blocks of seeds.
         high: upper end.
@@ -156,7 +164,20 @@ def compare(
         rows.append(
             QuantityComparison(name, unit, a_mean, b_mean, relation, against.mean, low, high, len(against.seeds))
         )
-    return rows
+    better = estimate(_better(*(dict(zip(both, each, strict=True)) for each in quantities)), blocks)
+    low, high = better.bootstrap.low, better.bootstrap.high
+    nan = math.nan
+    return [
+        *rows,
+        QuantityComparison(IMPROVEMENT, "", nan, nan, "share", better.mean, low, high, len(better.seeds)),
+    ]
+
+
+def _better(first: dict[int, dict[str, float]], second: dict[int, dict[str, float]]) -> dict[int, float]:
+    """Share of benchmarks by seed on which the second cell is more accurate than the first; equal ones count half."""
+    names = [name for name in next(iter(first.values())) if name.startswith(ACCURACY) and name != f"{ACCURACY}all"]
+    changes = {seed: [second[seed][name] - values[name] for name in names] for seed, values in first.items()}
+    return {seed: float(1 + np.mean(np.sign(each))) / 2 for seed, each in changes.items()}
 
 
 def number(value: float) -> str:

@@ -18,11 +18,12 @@ from redraft.config.base import (
 from redraft.config.quantities import RATES, RunQuantity, check_panel
 from redraft.config.tables import Scale
 
-Axis = Literal["step", "epoch", "hours", "tokens", "updates", "cell", "bins", "trend", "surface", "roofline"]
-"""Lines over steps, epochs, hours of training, millions of decoded tokens or update batches; one bar per cell; bars
-over bins of prompts; a point per cell with a fitted line; colours over two axes, of cells or of a roofline."""
+Axis = Literal["step", "epoch", "hours", "tokens", "updates", "score", "cell", "bins", "trend", "surface", "roofline"]
+"""Lines over steps, epochs, hours of training, millions of decoded tokens or update batches, or over accuracies
+(performance profiles); one bar per cell; bars over bins of prompts; a point per cell with a fitted line; colours over
+two axes, of cells or of a roofline."""
 
-LINES = ("step", "epoch", "hours", "tokens", "updates")
+LINES = ("step", "epoch", "hours", "tokens", "updates", "score")
 
 ALLOWED: dict[str, tuple[str, ...]] = {
     "reported": (*LINES, "bins"),
@@ -147,8 +148,9 @@ class Panel(Config):
     """One diagram of a figure."""
 
     quantity: Quantity
-    """Quantity on the vertical axis: of a step for lines, of a run for bars, trends and surfaces of cells, of a prompt
-    or `share` for bins, a column for published points; for published curves and rooflines only a name."""
+    """Quantity on the vertical axis: of a step for lines; for `score` an accuracy, of whose benchmarks the share above
+    each score is drawn; of a run for bars, trends and surfaces of cells; of a prompt or `share` for bins; a column for
+    published points; for published curves and rooflines only a name."""
     title: str
     """Title with the unit, unique in the figure."""
     x: Axis | None = None

@@ -389,6 +389,8 @@ def check_panel(quantity: str, by: str, x: str, context: Any, at: tuple[str | in
         elif x in ("cell", "trend", "surface"):
             check_run(quantity, benchmarks, known.get("cells", ()))
         elif not quantity.startswith(ACCURACY):
+            if x == "score":
+                raise invalid("a performance profile is of an accuracy", FORMS[0])
             check_step(quantity)
         elif x == "epoch":
             raise invalid("an accuracy is measured after steps, not by epoch", "x: step, hours, tokens or updates")

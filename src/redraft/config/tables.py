@@ -17,6 +17,7 @@ from redraft.config.base import (
     InnerPath,
     Name,
     Numbered,
+    PaperName,
     check_distinct,
     distinct,
     invalid,
@@ -525,6 +526,15 @@ FORMS = {"percent fewer": ("ratio",), "times": ("ratio", "speedup"), "points": (
 """Form of a headline to the relations of columns that it can show."""
 
 
+class Explanation(Config):
+    """Further experiments that explain an unexpected value."""
+
+    paper: PaperName
+    """Their folder under experiments/, with a page of its own in the report."""
+    words: str = Field(min_length=5)
+    """What they show, as the beginning of a sentence that ends with the link."""
+
+
 class Headline(Config):
     """Value of a table on the report's first screen."""
 
@@ -542,6 +552,8 @@ class Headline(Config):
     """Label of the point in the plot."""
     measure: str = ""
     """Measure and what is compared, for the notice that it was not run; `short` if empty."""
+    see: Explanation | None = None
+    """Experiments that the screen names if the value contradicts the paper, at presets that have them."""
 
     @field_validator("words")
     @classmethod
