@@ -263,3 +263,13 @@ def test_tables_figures_and_claims_wait_for_their_declarations():
     assert reported[0] == "reported.yaml"
     assert all(Path(file).is_file() for file in declared.files("spec_rl", "family", "reported"))
     assert declared.published_curves("speed_rl") == [], "no published data are here"
+
+
+@pytest.mark.parametrize("key", ["preset", "papers", "cells", "container"])
+def test_a_text_that_was_read_as_a_number_is_refused(key):
+    """Snakemake reads `container=1.10` as the number 1.1."""
+    with pytest.raises(UserError, match=r"read as a number(.|\n)*such as ./1.10") as raised:
+        Call.of({"preset": "tiny"} | {key: 1.1})
+    assert (raised.value.key, raised.value.value) == (key, 1.1)
+    assert Call.of({"preset": "tiny"} | {key: "1.10"}).model_dump()[key] == "1.10"
+    assert Call.of({"preset": 7}).preset == "7"

@@ -11,10 +11,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from redraft.config import Cell, Data, Experiments, Preset, Run, own
-from redraft.config.base import Config
+from redraft.config.base import Config, invalid
 from redraft.config.read import parse
 from redraft.config.trends import coordinates
 from redraft.config.windows import check_windows
@@ -50,6 +50,13 @@ class Call(Config):
     """Leave out cells whose runs do not fit into their GPUs or onto the cluster's nodes, instead of rejecting all."""
     container: str = ""
     """Image in which jobs run: a file or a URL (`redraft.ops.workflow.containers`)."""
+
+    @field_validator("preset", "papers", "cells", "container", mode="before")
+    @classmethod
+    def _is_text(cls, value: Any) -> Any:
+        if isinstance(value, float):
+            raise invalid("this was read as a number, so `1.10` would be `1.1`", "a text, such as ./1.10 for a file")
+        return value
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Call":
