@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -303,6 +304,30 @@ def test_what_a_preset_cannot_run_is_not_missing(tmp_path):
     assert runs == needed == len(plain_ones) * len(paper.preset.seeds)
     assert 0 < len(plain_ones) < len(cells)
     assert math.isnan(minutes)
+
+
+def test_a_contradicted_headline_leads_to_the_experiments_that_explain_it(campaign, tmp_path, monkeypatch):
+    shutil.copytree(campaign, folder := tmp_path / "copy")
+    monkeypatch.chdir(folder)
+    page, words = folder / "results/tiny/report/index.html", "How this changes with the number of prompts"
+    found = next(each for each in Paper(Layout("tiny"), "spec_rl", Experiments()).points if each.form == "points")
+    see = Experiments().tables("spec_rl").headlines[-1].see.model_dump()
+    against = replace(found, finding="no", see=see)
+    command = "<code>snakemake extras --config preset=tiny papers=loss_by_scale seeds=5</code>"
+    for point, text in ((replace(found, finding="open", see={}), None), (against, f"{words}[^:]*: {command}\\.")):
+        monkeypatch.setattr(Paper, "points", [point])
+        report_pages.report("tiny", ["spec_rl"])
+        shown = page.read_text()
+        assert re.search(text, shown) if text else words not in shown
+    # Once its own page is there, the link replaces the command.
+    monkeypatch.setattr(Paper, "points", [replace(found, finding="no", see=see | {"paper": "spec_rl"})])
+    monkeypatch.setattr(Paper, "own_page", True)
+    report_pages.report("tiny", ["spec_rl"])
+    assert re.search(f'{words}[^:]*: <a href="spec_rl.html">SPEC-RL</a>\\.', page.read_text())
+    assert "snakemake extras" not in page.read_text()
+    monkeypatch.setattr(Paper, "points", [replace(found, finding="no", see=see | {"paper": "elsewhere"})])
+    report_pages.report("tiny", ["spec_rl"])
+    assert words not in page.read_text(), "this preset has no such experiments"
 
 
 def test_the_entry_leads_to_the_first_page(campaign):

@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -65,6 +66,14 @@ def test_of_several_rows_of_a_cell_the_last_one_is_shown(tmp_path):
     headline = Headline(table=1, cell="c", column="tokens", form="percent fewer", words="It decodes {}", short="tokens")
     declared = Experiments().tables("spec_rl").tables[0].model_copy(update={"columns": []})
     assert points(Layout("tiny", tmp_path), "p", [headline], [declared], None)[0].mean == 75
+
+
+def test_only_a_finding_against_the_paper_names_what_explains_it(tmp_path, monkeypatch):
+    see = {"paper": "other", "words": "How this changes"}
+    monkeypatch.setitem(globals(), "Headline", partial(Headline, see=see))
+    assert made(tmp_path, verdict="opposite direction").see == see
+    assert made(tmp_path, verdict="agrees").see == {}
+    assert made(tmp_path, verdict="inconclusive").see == {}
 
 
 def test_a_ratio_is_said_as_percent_fewer_with_its_interval_turned_round(tmp_path):
