@@ -65,8 +65,9 @@ def test_a_drafter_of_8_bits_has_twice_the_bytes_of_its_quantised_weights():
     quantised = w4.ffn_parameters + w4.qkvo_parameters
     assert w8.costs.draft_bytes - w4.costs.draft_bytes == quantised / 2
     assert w8.costs.target_bytes == w4.costs.target_bytes == 2 * quantised + 2 * w4.kept_parameters
-    with pytest.raises(UserError, match="no such drafter"):
+    with pytest.raises(UserError, match="no such drafter") as raised:
         model_constants(QWEN, draft_bits=3)
+    assert (raised.value.key, raised.value.value) == ("draft_bits", 3)
 
 
 @pytest.mark.parametrize("tied", [False, True])

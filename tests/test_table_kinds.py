@@ -129,6 +129,18 @@ def test_the_first_hour_and_the_first_step_at_which_a_target_is_reached():
     two = [RUNS.scores.assign(total=500, correct=k, benchmark=name) for name, k in (("a", 3), ("b", 489))]
     mean = replace(RUNS, scores=pd.concat(two))
     assert by_seed(mean, "steps_to:49.2:accuracy:all", SLOW)[0] == 0.0, "0.6 % and 97.8 % are 98.4 % together"
+    assert by_seed(RUNS, "accuracy:all", SLOW, at=0) == {0: 10.0, 1: 11.0}
+    assert by_seed(RUNS, "hours_to:+20:accuracy:all", SLOW) == {0: 8.0, 1: 8.0}, (
+        "30 and 31 %, from each run's own start"
+    )
+    assert by_seed(RUNS, "steps_to:+20.5:accuracy:all", SLOW) == {0: 6.0, 1: 6.0}, "31 % is not 31.5 %"
+    assert by_seed(RUNS, "steps_to:+99:accuracy:all", SLOW) == {0: math.inf, 1: math.inf}
+    without = replace(RUNS, scores=RUNS.scores[(RUNS.scores["seed"] == 1) | (RUNS.scores["step"] > 0)])
+    assert set(by_seed(without, "steps_to:+1:accuracy:all", SLOW)) == {1}, "where the start is not known"
+    for below, step in ((3e-11, 1.0), (9e-11, math.inf)):
+        lengths = replace(RUNS, steps=RUNS.steps.assign(response_length=49.2 - below))
+        found = by_seed(lengths, "steps_to:49.2:response_length", SLOW)[0]
+        assert found == step, "rounding is relative to a large target"
     assert by_seed(RUNS, "steps_to:0.3:reward", SLOW)[0] == 4.0, "at the end of the fourth step"
     assert by_seed(RUNS, "steps_to:0.3:reward", SLOW, at=3)[0] == math.inf
 

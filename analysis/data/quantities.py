@@ -311,10 +311,10 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
     """The first hour or step at which each finished run of a cell reaches a value, within `at` steps (all if None).
 
     An accuracy is looked at in every evaluated policy, the initial one at hour 0 included; another quantity in every
-    step, at its end. Hours are of training alone: evaluation and checkpoints are no part of a step's seconds.
+    step, at its end. Hours are of training alone: evaluation and checkpoints are no part of a step's seconds. A value
+    with the sign + is added to the accuracy of each run's initial policy; a run without that one is left out.
     """
     clock, value, measured = quantity.split(":", 2)
-    target = float(value)
     if measured.startswith(ACCURACY):
         points = of_policies(runs, measured, cell)
     else:
@@ -323,7 +323,11 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
     points = points if at is None else points[points["step"] <= at]
     times = spent_at(runs, "seconds.total", cell) if clock == "hours_to" else None
     found = {}
+    initial = by_seed(runs, measured, cell, at=0) if value.startswith("+") else None
     for seed, part in points.sort_values("step").groupby("seed"):
+        if initial is not None and seed not in initial:
+            continue
+        target = float(value) + (initial[int(seed)] if initial else 0.0)  # type: ignore[call-overload]
         # Means of exact shares may be a rounding error below: 3 and 489 of 500 have the mean 49.199999999999996 %.
         reached = part.loc[part["value"] >= target - ROUNDING * max(1.0, abs(target)), "step"]
         done = int(reached.iloc[0]) if len(reached) else None

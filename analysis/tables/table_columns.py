@@ -55,7 +55,10 @@ def _of_benchmarks(column: Column, benchmarks: Iterable[str]) -> list[Column]:
 
 def _of_target(target: RunTarget, table: TargetTable) -> list[Column]:
     """The columns of a target; a group of rows may have another value to reach."""
-    first = {group: f"{table.clock}_to:{target.value(group):g}:{target.quantity}" for group in ("", *target.in_groups)}
+    first = {
+        group: f"{table.clock}_to:{target.sign}{target.value(group):g}:{target.quantity}"
+        for group in ("", *target.in_groups)
+    }
     quantity = first.pop("")
     columns = pair(target, quantity, table.decimals, UNITS[table.clock])
     return [column.model_copy(update={"in_groups": first}) for column in columns]

@@ -29,7 +29,8 @@ CORRELATION = "correlation:"
 AT_EQUAL = "at_equal:"
 """Prefix of an accuracy at the budget that the runs of several cells all reach."""
 FIRST_REACHED = {"hours_to:": "hours_to:<value>:<quantity>", "steps_to:": "steps_to:<value>:<quantity>"}
-"""Prefix of the first hour, or number of steps, at which a quantity is not below a value, to its form."""
+"""Prefix of the first hour, or number of steps, at which a quantity is not below a value, to its form. A `+` before the
+value of an accuracy adds it to the initial policy's."""
 REDUCTIONS = ("sum", "mean", "max", "first_epoch", "last_epoch", "reuse_epochs")
 """Prefixes that turn a quantity of a step into one of the run."""
 WINDOW = re.compile(r"(sum|mean|max)@(\d{1,9})-(\d{1,9})")
@@ -263,8 +264,10 @@ def _check_first_reached(quantity: str, benchmarks: Collection[str]) -> None:
     name, _, rest = quantity.partition(":")
     value, measured = _parts(quantity, rest, 2)
     # No `inf` and `nan`, which `float` would accept.
-    if not re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?(e[+-]?\d{1,2})?", value):
+    if not re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?(e[+-]?\d{1,2})?", value):
         raise invalid(f"{value} is no value to reach", FIRST_REACHED[f"{name}:"])
+    if value.startswith("+") and not measured.startswith(ACCURACY):
+        raise invalid(f"only accuracies have a value above the initial policy's ({value})", FIRST_REACHED[f"{name}:"])
     if measured.startswith(ACCURACY):
         check_accuracy(measured, benchmarks)
     else:

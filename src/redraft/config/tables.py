@@ -23,6 +23,7 @@ from redraft.config.base import (
     invalid,
 )
 from redraft.config.quantities import (
+    ACCURACY,
     AT_EQUAL,
     EACH,
     KINDS_OF_SPEEDUP,
@@ -273,9 +274,19 @@ class RunTarget(Target):
 
     quantity: TargetQuantity
     """An accuracy of the evaluated policies, or a quantity of a step."""
+    above_initial: bool = False
+    """Whether `at_least` is points above the accuracy of each run's initial policy. Small models that were trained with
+    different seeds may differ in it by more than training adds."""
+
+    @property
+    def sign(self) -> str:
+        """Sign before the value in names of quantities; + of a value above the initial policy's."""
+        return "+" if self.above_initial else ""
 
     @model_validator(mode="after")
     def _reachable(self) -> "RunTarget":
+        if self.above_initial and not self.quantity.startswith(ACCURACY):
+            raise invalid("only an accuracy is known of the initial policy", at=("above_initial",))
         check_reachable(self.at_least, self.quantity, ("at_least",))
         for group, value in self.in_groups.items():
             check_reachable(value, self.quantity, ("in_groups", group))
