@@ -52,11 +52,15 @@ class Measured:
     """Measurements of a paper's finished runs, by seed; what is not there is an error and never computed.
 
     Of a cell without a finished run nothing is measured, and every measurement is empty.
+
+    Attributes:
+        runs: the finished runs.
+        found: measurements by cell, quantity and scope.
     """
 
     def __init__(self, runs: Runs, found: dict[Key, list[MeasuredPoint]] | None = None) -> None:
         self.runs = runs
-        self._found = found or {}
+        self.found = found or {}
         self._cells = set(runs.runs.get("cell", ()))
 
     def values(self, quantity: str, cell: str, at: int | None = None, clock: Clock = "steps") -> dict[int, float]:
@@ -121,8 +125,8 @@ class Measured:
         return self._points((cell, panel.quantity, scope), measure)
 
     def _points(self, key: Key, measure: Callable[[], list[MeasuredPoint]]) -> list[MeasuredPoint]:
-        if key in self._found or key[0] not in self._cells:
-            return self._found.get(key, [])
+        if key in self.found or key[0] not in self._cells:
+            return self.found.get(key, [])
         cell, quantity, scope = key
         raise UserError(
             "this was not measured",
@@ -157,21 +161,21 @@ class Measuring(Measured):
     """Measurements that are made at their first request."""
 
     def _points(self, key: Key, measure: Callable[[], list[MeasuredPoint]]) -> list[MeasuredPoint]:
-        if key not in self._found:
-            self._found[key] = measure()
-        return self._found[key]
+        if key not in self.found:
+            self.found[key] = measure()
+        return self.found[key]
 
     def save(self, folder: Path, families: Families, resolved: Mapping[str, Any]) -> None:
         """Write all measurements next to the collected runs, with the families and the resolved declarations
         (`redraft.analysis.tables.resolved`); the record holds their hashes."""
         rows = [
             (*key, position, point.x, seed, value, point.noise.get(seed, math.nan))
-            for key, points in self._found.items()
+            for key, points in self.found.items()
             for position, point in enumerate(points)
             for seed, value in point.values.items()
         ]
         # Without a line `load` could not tell no value from not measured.
-        empty = [key for key, points in self._found.items() if not points and key[0] in self._cells]
+        empty = [key for key, points in self.found.items() if not points and key[0] in self._cells]
         rows += [(*key, 0, math.nan, pd.NA, math.nan, math.nan) for key in empty]
         frame = pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64"})
         with atomic(folder / MEASURED) as temporary:

@@ -3,13 +3,16 @@
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset, Wide
 from redraft.cli.terminal import document, filled, table
 from redraft.messages import echo
+
+if TYPE_CHECKING:
+    from redraft.config import Preset as PresetModel
 
 
 def results(preset: Preset = DEFAULT_PRESET, as_json: AsJson = False) -> None:
@@ -70,7 +73,13 @@ def claims(
 
 
 def seeds(
-    claim: Annotated[str, typer.Argument(help="Id of a claim as `redraft claims` prints it, or paper/id.")],
+    claim: Annotated[
+        str,
+        typer.Argument(
+            help="Id of a claim as `redraft claims` prints it, or paper/id; or a paper, to see how many of its claims "
+            "fewer seeds would have decided."
+        ),
+    ],
     preset: Preset = DEFAULT_PRESET,
     wide: Wide = False,
     as_json: AsJson = False,
@@ -83,6 +92,9 @@ def seeds(
     require("results")
     layout, experiments = Layout(preset), Experiments()
     settings = experiments.preset(preset)
+    if claim in experiments.papers:
+        _decided(claim, settings, as_json)
+        return
     paper, judged = judged_claim(layout, experiments, claim)
     rows = seeds_needed(judged)
     unit = "block" if settings.blocks > 1 else "seed"
@@ -99,6 +111,23 @@ def seeds(
     ]
     lines = [filled(notes[0], "  "), *([table(header, shown, wraps=["comparison"], wide=wide)] if rows else [])]
     echo("\n\n".join([*lines, "\n".join(filled(note, "  ") for note in notes[1:])]).rstrip())
+
+
+def _decided(paper: str, preset: "PresetModel", as_json: bool) -> None:
+    """Print how many claims of a paper its first blocks decide."""
+    from redraft.analysis.claims.decided import decided_claims
+
+    rows = decided_claims(preset.name, paper)
+    if as_json:
+        echo(document("seeds", {"preset": preset.name, "claim": paper}, map(asdict, rows)))
+        return
+    unit = "blocks" if preset.blocks > 1 else "seeds"
+    header = [unit, "runs", "hours", "reproduced", "contradicted", "inconclusive", "primary decided"]
+    shown = []
+    for row in rows:
+        counts = [row.reproduced, row.contradicted, row.inconclusive, f"{row.primary} of {row.of_primary}"]
+        shown.append([str(each) for each in (row.units, row.runs, f"{row.hours:.2f}", *counts)])
+    echo(table(header, shown))
 
 
 def _figures(value: float | None) -> str:

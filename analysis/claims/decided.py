@@ -1,0 +1,103 @@
+"""How many claims the first blocks of a campaign decide: what a smaller campaign would have said, and its cost."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, judge
+from redraft.analysis.data.measured import Measured, MeasuredPoint
+from redraft.analysis.data.reported_tables import no_reported
+from redraft.analysis.measuring import families_of
+from redraft.analysis.tables.comparison import TableSource
+from redraft.analysis.tables.resolved import Resolved
+from redraft.config import Experiments
+from redraft.layout import Layout
+
+SIZES = (2, 3, 5, 10, 20, 30)
+"""Numbers of blocks that are looked at, besides all."""
+
+
+@dataclass(frozen=True)
+class DecidedClaims:
+    """Verdicts on a paper's claims after some blocks.
+
+    Attributes:
+        units: blocks (seeds, if the preset has no blocks).
+        runs: their runs.
+        hours: wall hours that these runs were trained, one after another.
+        reproduced, contradicted, inconclusive: claims with this verdict.
+        primary: primary claims that are decided.
+        of_primary: primary claims with runs.
+    """
+
+    units: int
+    runs: int
+    hours: float
+    reproduced: int
+    contradicted: int
+    inconclusive: int
+    primary: int
+    of_primary: int
+
+
+class FirstBlocks(Measured):
+    """The measurements of the first blocks alone."""
+
+    def __init__(self, measured: Measured, units: int) -> None:
+        runs = measured.runs
+        unit = {int(seed): runs.blocks.get(int(seed), int(seed)) for seed in sorted(runs.runs["seed"].unique())}
+        kept = list(dict.fromkeys(unit.values()))[:units]
+        seeds = {seed for seed in unit if unit[seed] in kept}
+        parts = {name: frame[frame["seed"].isin(seeds)] for name, frame in vars(runs).items() if name in FRAMES}
+        super().__init__(replace(runs, **parts), {key: _of(points, seeds) for key, points in measured.found.items()})
+
+
+FRAMES = ("runs", "steps", "scores")
+
+
+def _of(points: list[MeasuredPoint], seeds: set[int]) -> list[MeasuredPoint]:
+    kept = [
+        MeasuredPoint(
+            point.x,
+            {seed: value for seed, value in point.values.items() if seed in seeds},
+            {seed: value for seed, value in point.noise.items() if seed in seeds},
+        )
+        for point in points
+    ]
+    return [point for point in kept if point.values]
+
+
+def decided_claims(preset: str, paper: str) -> list[DecidedClaims]:
+    """Verdicts after the first 2, 3, 5, 10, 20 and 30 blocks and after all, as far as the collected runs go.
+
+    Each line is judged as a campaign that was planned with so many blocks: p-values are corrected over its own
+    comparisons. Lines of one campaign share runs, so they are no sequence of looks (`redraft run-until` is).
+
+    Raises:
+        UserError: if nothing of the paper was collected and measured.
+    """
+    experiments, folder = Experiments(), Layout(preset).collected(paper)
+    measured, resolved = Measured.load(folder), Resolved.load(folder)
+    claims, scale = experiments.claims(paper).claims, experiments.preset(preset).paper_scale
+    seeds = measured.runs.runs["seed"]
+    whole = len({measured.runs.blocks.get(seed, seed) for seed in seeds})
+    found = []
+    for units in sorted({whole, *(size for size in SIZES if size < whole)}):
+        part = FirstBlocks(measured, units)
+        families = families_of(TableSource(part, no_reported(), resolved), experiments)
+        judged = [claim for claim in judge(claims, part, scale, families=families) if claim["verdict"] != NOT_RUN]
+        count = Counter(claim["verdict"] for claim in judged)
+        primary = [claim["verdict"] != INCONCLUSIVE for claim in judged if claim["primary"]]
+        runs = part.runs.runs
+        found.append(
+            DecidedClaims(
+                units,
+                len(runs),
+                float(runs["seconds"].sum()) / 3600,
+                count[REPRODUCED],
+                count[CONTRADICTED],
+                count[INCONCLUSIVE],
+                sum(primary),
+                len(primary),
+            )
+        )
+    return found

@@ -1,0 +1,97 @@
+"""What fewer blocks would have decided: the same verdicts as a campaign that has only these blocks."""
+
+import json
+import random
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from redraft.analysis.claims.decided import SIZES, decided_claims
+from redraft.analysis.claims.files import write_claims
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.measuring import measure
+from redraft.analysis.pages.claims_page import CLAIMS
+from redraft.cli import report
+from redraft.errors import UserError
+from redraft.layout import Layout
+from redraft.result_files import read_with_hash
+from tests.checkout import ROOT
+from tests.test_report import made_up_step
+
+CELLS = {"grpo-vanilla": 1.0, "grpo-spec-l0": 0.4, "grpo-spec-l0.5": 0.3, "grpo-spec-linf": 0.1}
+STEPS, EPOCH, SECONDS = 30, 6, 36.0
+
+
+def runs_of(blocks, seeds=6):
+    """Runs of SPEC-RL's core, six seeds in so many blocks, each of 36 seconds."""
+    random.seed(3)
+    lines, steps, scores = [], [], []
+    for cell, share in CELLS.items():
+        for seed in range(seeds):
+            lines.append({"cell": cell, "seed": seed, "block": seed % blocks, "fingerprint": "f", "seconds": SECONDS})
+            lines[-1] |= {"manifest": f"results/tiny/runs/spec_rl/{cell}/seed{seed}/manifest.json"}
+            lines[-1] |= {"initial": f"initial{seed}", "probe": ""}
+            for number in range(STEPS):
+                step = made_up_step(cell, seed, number, EPOCH, share)
+                steps.append(step | {"tokens_decoded": step["tokens_decoded"] * random.uniform(0.9, 1.1)})
+            for step in (0, STEPS):
+                for name, role in (("arithmetic", "in-distribution"), ("arithmetic-longer", "out-of-distribution")):
+                    correct = 20 + (step > 0) * (30 - 8 * (share < 1)) + random.randint(0, 6)
+                    scores.append({"cell": cell, "seed": seed, "step": step, "benchmark": name, "role": role})
+                    scores[-1] |= {"correct": correct, "total": 100}
+    return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
+
+
+@pytest.fixture
+def layout(tmp_path, monkeypatch):
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    monkeypatch.chdir(tmp_path)
+    return Layout("tiny")
+
+
+def verdicts(layout, runs):
+    """Counts of verdicts on the claims with runs, judged by the workflow's own stages."""
+    runs.save(layout.collected("spec_rl"))
+    measure("tiny", "spec_rl")
+    write_claims("tiny", "spec_rl")
+    judged = read_with_hash(layout.claims("spec_rl"), CLAIMS)
+    primary = [claim["verdict"] != "inconclusive" for claim in judged if claim["primary"]]
+    run = [claim["primary"] for claim in judged if claim["verdict"] != "not run"]
+    words = ("reproduced", "contradicted", "inconclusive")
+    counts = tuple(sum(claim["verdict"] == word for claim in judged) for word in words)
+    return counts, sum(primary), sum(map(bool, run))
+
+
+@pytest.mark.parametrize("blocks", [6, 3])
+def test_a_line_has_the_verdicts_of_a_campaign_with_these_blocks_alone(layout, blocks):
+    whole = runs_of(blocks)
+    verdicts(layout, whole)
+    found = {row.units: row for row in decided_claims("tiny", "spec_rl")}
+    assert list(found) == [size for size in SIZES if size < blocks] + [blocks]
+    for units, row in found.items():
+        kept = [seed for seed in range(6) if seed % blocks < units]
+        part = {name: getattr(whole, name) for name in ("runs", "steps", "scores")}
+        part = {name: frame[frame["seed"].isin(kept)].reset_index(drop=True) for name, frame in part.items()}
+        counts, _, _ = verdicts(layout, replace(whole, **part))
+        assert (row.reproduced, row.contradicted, row.inconclusive) == counts
+        assert row.runs == len(kept) * len(CELLS)
+        assert row.hours == pytest.approx(row.runs * SECONDS / 3600)
+    assert found[blocks].reproduced + found[blocks].contradicted > found[2].reproduced + found[2].contradicted
+
+
+def test_the_command_prints_a_line_for_each_number_of_blocks(layout, capsys):
+    verdicts(layout, runs_of(6))
+    report.seeds("spec_rl", "tiny")
+    header, _, *lines = capsys.readouterr().out.splitlines()[:8]
+    assert header.split()[:4] == ["blocks", "runs", "hours", "reproduced"]
+    report.seeds("spec_rl", "tiny", as_json=True)
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["units"] for row in rows] == [2, 3, 5, 6]
+    assert rows[-1]["primary"] <= rows[-1]["of_primary"] <= 3
+    assert str(rows[-1]["reproduced"]) in lines[-1]
+
+
+def test_a_paper_without_collected_runs_is_refused(layout):
+    with pytest.raises(UserError, match=r"collected/spec_rl/measured\.json: this file is missing"):
+        decided_claims("tiny", "spec_rl")
