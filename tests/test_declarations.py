@@ -145,7 +145,7 @@ def test_axes_of_a_surface_need_a_number_in_each_cell(folder):
         ("hours_to:30", "incomplete"),
         ("hours_to:+30:accuracy:all", None),
         ("hours_to:+0:accuracy:all", "before the first step"),
-        ("steps_to:+0.3:reward", "only accuracies"),
+        ("steps_to:+0.3:reward", "must be an accuracy"),
         ("steps_to:0.3:rewad", "quantity of a step"),
         ("correlation:entropy", "incomplete"),
         ("correlation:entropy:kl", None),

@@ -388,7 +388,7 @@ def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
     ("x", "panel", "words"),
     [
         ("bins", LINE, "needs `by`"),
-        ("score", LINE, "performance profile is of an accuracy"),
+        ("score", LINE, "x: score needs an accuracy"),
         ("bins", LINE | {"by": "pass_rate", "bins": [0, 1, 1]}, "must rise"),
         ("surface", LINE | {"axes": ["reuse.lenience"]}, "two axes"),
         ("surface", {"quantity": "q", "title": "t"}, "exactly one of cells, published"),

@@ -309,7 +309,10 @@ def test_what_a_preset_cannot_run_is_not_missing(tmp_path):
 def test_a_contradicted_headline_leads_to_the_experiments_that_explain_it(campaign, tmp_path, monkeypatch):
     shutil.copytree(campaign, folder := tmp_path / "copy")
     monkeypatch.chdir(folder)
-    page, words = folder / "results/tiny/report/index.html", "How this changes with the number of prompts"
+    page, words = (
+        folder / "results/tiny/report/index.html",
+        "Further experiments show how this difference depends on the number of prompts",
+    )
     found = next(each for each in Paper(Layout("tiny"), "spec_rl", Experiments()).points if each.form == "points")
     see = Experiments().tables("spec_rl").headlines[-1].see.model_dump()
     against = replace(found, finding="no", see=see)

@@ -22,7 +22,7 @@ from tests.measured import figure_data, save_measured
 
 CELLS, OTHERS = ["c1", "c2", "c4"], ["v1", "v2", "v4"]
 AT = {"c1": 10.0, "c2": 20.0, "c4": 40.0}
-TREND = {"title": "prompts", "keys": ["data.size"], "at": 160, "because": "the paper's 160"}
+TREND = {"title": "prompts", "keys": ["data.size"], "at": 160, "at_label": "the paper's 160"}
 PANEL = {"quantity": "accuracy:x", "title": "p", "cells": CELLS, "compared_with": OTHERS, "trend": TREND}
 LINES = {0: (-6.0, 1.0), 1: (-8.0, 3.0), 2: (-1.0, 2.0)}
 """Difference of the first cell and change per doubling, by block."""
@@ -139,7 +139,7 @@ def test_a_cell_without_runs_or_coordinate_has_no_point():
 
 
 def test_the_coordinate_may_be_a_measured_ratio():
-    trend = {"title": "tokens", "quantity": "reuse_epochs:tokens_decoded", "at": 0.125, "because": "the paper's"}
+    trend = {"title": "tokens", "quantity": "reuse_epochs:tokens_decoded", "at": 0.125, "at_label": "the paper's"}
     data = points(runs(on_lines(), lengths={"c1": 100, "c2": 50, "c4": 25}), PANEL | {"trend": trend}, at={})
     assert list(data[data["cell"] != ""]["x"]) == pytest.approx([1, 0.5, 0.25])
     assert row(data, SLOPE)["reproduced"] == pytest.approx(-2), "a doubling of tokens undoes what halving them did"
@@ -147,7 +147,7 @@ def test_the_coordinate_may_be_a_measured_ratio():
 
 
 def test_extended_together_means_that_changes_add_up():
-    other = PANEL | {"title": "q", "trend": TREND | {"at": 20, "because": "the paper's 20"}}
+    other = PANEL | {"title": "q", "trend": TREND | {"at": 20, "at_label": "the paper's 20"}}
     data = points(runs(on_lines()), PANEL, other)
     found = row(data, TOGETHER)
     assert found["reproduced"] == pytest.approx(np.mean([a + 4 * b + 1 * b for a, b in LINES.values()]))
@@ -189,10 +189,10 @@ def test_the_drawing_has_points_a_line_and_a_diamond_where_it_is_extended():
     [
         ({"trend": None}, "needs `trend`"),
         ({"cells": CELLS[:2], "compared_with": OTHERS[:2]}, "at least three cells"),
-        ({"compared_with": OTHERS[:2]}, "2 cells are compared with 3"),
+        ({"compared_with": OTHERS[:2]}, "`compared_with` has 2 cells, but `cells` has 3"),
         ({"trend": TREND | {"quantity": "tokens_decoded"}}, "either keys or quantity"),
         ({"trend": {"title": "x"}}, "either keys or quantity"),
-        ({"trend": {"title": "x", "keys": ["data.size"], "at": 5}}, "need each other"),
+        ({"trend": {"title": "x", "keys": ["data.size"], "at": 5}}, "must be given together"),
         ({"trend": TREND | {"at": 0}}, "greater than 0"),
         ({"trend": TREND | {"keys": [], "quantity": "tokens"}}, "no such quantity of a run"),
         ({"quantity": "rewrd"}, "no such quantity of a run"),
@@ -208,22 +208,24 @@ def test_an_invalid_trend_is_refused(changes, words):
 def test_coordinates_are_those_of_the_preset_and_a_wrong_key_is_named(tmp_path):
     experiments = Experiments(ROOT)
     found = coordinates(experiments, experiments.preset("tiny"), "loss_by_scale")[101]
-    assert found["by prompts (points)"] == {
+    assert found["by number of prompts (percentage points)"] == {
         "x1-spec-l0.5": 192 * 4,
         "x4-spec-l0.5": 768 * 4,
         "x16-spec-l0.5": 3072 * 4,
         "x32-spec-l0.5": 6144 * 4,
     }
-    assert found["by width of the model (points)"]["h192-spec-l0.5"] == 192
+    assert found["by width of the model (percentage points)"]["h192-spec-l0.5"] == 192
     smoke = coordinates(experiments, experiments.preset("smoke"), "loss_by_scale")[101]
-    assert set(smoke["by prompts (points)"]) == {"x1-spec-l0.5"}, "the others' data are not in this preset"
+    assert set(smoke["by number of prompts (percentage points)"]) == {"x1-spec-l0.5"}, (
+        "the others' data are not in this preset"
+    )
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     for wrong in ("data.kind", "data.sizes", "trainer.warmup_steps"):
         broken = Experiments(ROOT)
         panels = broken.figures("loss_by_scale")
         panels.figures[0].panels[0].trend.keys[0] = wrong
         broken.figures = lambda _, panels=panels: panels
-        with pytest.raises(UserError, match="no number above 0 there") as raised:
+        with pytest.raises(UserError, match="no number above 0 in a run") as raised:
             coordinates(broken, broken.preset("tiny"), "loss_by_scale")
         assert (raised.value.key, raised.value.value) == ("figures.0.panels.0.trend.keys.0", wrong)
 

@@ -13,17 +13,17 @@ from redraft.config import Experiments
 from redraft.layout import Layout
 
 SIZES = (2, 3, 5, 10, 20, 30)
-"""Numbers of blocks that are looked at, besides all."""
+"""Numbers of blocks to judge, in addition to all blocks."""
 
 
 @dataclass(frozen=True)
 class DecidedClaims:
-    """Verdicts on a paper's claims after some blocks.
+    """Counts of verdicts on a paper's claims, with only the first blocks.
 
     Attributes:
         units: blocks (seeds, if the preset has no blocks).
-        runs: their runs.
-        hours: wall hours that these runs were trained, one after another.
+        runs: number of runs in these blocks.
+        hours: total training time of these runs.
         reproduced, contradicted, inconclusive: claims with this verdict.
         primary: primary claims that are decided.
         of_primary: primary claims with runs.
@@ -40,7 +40,7 @@ class DecidedClaims:
 
 
 class FirstBlocks(Measured):
-    """The measurements of the first blocks alone."""
+    """The measurements of the first blocks alone, as of a fixed campaign."""
 
     def __init__(self, measured: Measured, units: int) -> None:
         runs = measured.runs
@@ -48,7 +48,9 @@ class FirstBlocks(Measured):
         kept = list(dict.fromkeys(unit.values()))[:units]
         seeds = {seed for seed in unit if unit[seed] in kept}
         parts = {name: frame[frame["seed"].isin(seeds)] for name, frame in vars(runs).items() if name in FRAMES}
-        super().__init__(replace(runs, **parts), {key: _of(points, seeds) for key, points in measured.found.items()})
+        super().__init__(
+            replace(runs, looks=(), **parts), {key: _of(points, seeds) for key, points in measured.found.items()}
+        )
 
 
 FRAMES = ("runs", "steps", "scores")
@@ -69,8 +71,8 @@ def _of(points: list[MeasuredPoint], seeds: set[int]) -> list[MeasuredPoint]:
 def decided_claims(preset: str, paper: str) -> list[DecidedClaims]:
     """Verdicts after the first 2, 3, 5, 10, 20 and 30 blocks and after all, as far as the collected runs go.
 
-    Each line is judged as a campaign that was planned with so many blocks: p-values are corrected over its own
-    comparisons. Lines of one campaign share runs, so they are no sequence of looks (`redraft run-until` is).
+    Each line is judged as a fixed campaign with that many blocks: p-values are corrected over the comparisons of that
+    line. The lines share runs, so they must not be read as repeated tests; for those see `redraft run-until`.
 
     Raises:
         UserError: if nothing of the paper was collected and measured.

@@ -16,9 +16,9 @@ from redraft.analysis.data.statistics import estimate, paired
 from redraft.config import Panel
 
 SLOPE, FITTED, EXTENDED, TOGETHER = "change per doubling", "fitted line", "extended line", "all extended together"
-"""Values of the column `quantity` in rows that are no cell's."""
+"""Values of the column `quantity` in rows that belong to no cell."""
 LEAST = 3
-"""Coordinates that a line is fitted to."""
+"""Fewest coordinates to which a line is fitted."""
 STEPS = 24
 """Parts that the fitted line is drawn in."""
 
@@ -49,15 +49,17 @@ class TrendLines(NamedTuple):
 def trend_rows(
     panel: Panel, measured: Measured, coordinates: Mapping[str, float]
 ) -> tuple[list[tuple[str, str, float, dict[int, float]]], TrendLines]:
-    """What a panel shows by seed, and its lines.
+    """Values by seed that a panel shows, and its fitted lines.
 
     Args:
-        panel: of a trend.
+        panel: panel with a trend.
         measured: values of the runs.
-        coordinates: of the panel's cells if its trend is over keys; else the mean measured ratio is the coordinate.
+        coordinates: coordinate of each cell, for a trend over keys. For a trend over a quantity they are not used: the
+            coordinate is the mean measured ratio.
 
     Returns:
-        Rows of quantity, cell, coordinate and values by seed (of fitted lines by block), and the lines.
+        Rows (quantity, cell, coordinate, values), and the fitted lines. Values are by seed for cells, and by block for
+        fitted lines.
     """
     trend, rows = panel.trend, []
     assert trend is not None
@@ -67,7 +69,7 @@ def trend_rows(
         x = coordinates.get(cell, math.nan)
         if trend.quantity:
             ratios = paired(measured.values(trend.quantity, cell), measured.values(trend.quantity, other), "ratio")
-            # One coordinate for all blocks: errors of a block's own would make its line too flat.
+            # All blocks share one coordinate: noise in a block's own coordinate would flatten its line.
             x = estimate(ratios, blocks, log=True).mean
         if values and x > 0:
             rows.append((panel.quantity, cell, x, values))
@@ -89,7 +91,7 @@ def trend_rows(
 
 
 def _lines(points: Sequence[tuple[float, Mapping[int, float]]], blocks: Mapping[int, int]) -> TrendLines:
-    """Lines through differences by seed, each with its coordinate."""
+    """Fit a line in each block; `points` has the coordinate and the differences by seed of each cell."""
     by_block: dict[int, dict[float, list[float]]] = {}
     for x, values in points:
         for seed, value in values.items():
@@ -104,9 +106,9 @@ def _lines(points: Sequence[tuple[float, Mapping[int, float]]], blocks: Mapping[
 
 
 def together(panels: list[tuple[Panel, TrendLines]]) -> dict[int, float]:
-    """Difference by block if all panels' coordinates were at once where their lines are extended to.
+    """Predicted difference by block if all extended panels were at their extended coordinates at the same time.
 
-    This assumes that the changes add up. All panels must begin with the same cell.
+    This assumes that the changes add up. All panels must begin with the same cell; empty if they do not.
     """
     extended = [(panel.trend, lines) for panel, lines in panels if panel.trend and panel.trend.at and lines.by_block]
     if len(extended) < 2 or len({panel.cells[0] for panel, _ in panels}) > 1:
@@ -121,13 +123,13 @@ def together(panels: list[tuple[Panel, TrendLines]]) -> dict[int, float]:
 
 
 def trend_note(panel: Panel, points: pd.DataFrame) -> str:
-    """`-1.2 [-2.3, -0.1] per doubling; at the paper's 6,144 prompts: 0.3 [-1.0, 1.6]`; empty without a line."""
+    """Such as `-1.2 [-2.3, -0.1] per doubling; extended to the paper's 0.28: 0.3 [-1.0, 1.6]`; empty without a line."""
     parts: list[str] = []
-    because = panel.trend.because if panel.trend else ""
+    label = panel.trend.at_label if panel.trend else ""
     words = {
         SLOPE: "{} per doubling",
-        EXTENDED: f"extended to {because}: {{}}",
-        TOGETHER: "with the other panels' extensions too: {}",
+        EXTENDED: f"extended to {label}: {{}}",
+        TOGETHER: "all extensions of this figure together: {}",
     }
     for quantity, text in words.items():
         for point in points[points["quantity"] == quantity].to_dict("records"):

@@ -76,8 +76,8 @@ def seeds(
     claim: Annotated[
         str,
         typer.Argument(
-            help="Id of a claim as `redraft claims` prints it, or paper/id; or a paper, to see how many of its claims "
-            "fewer seeds would have decided."
+            help="A claim (its id as `redraft claims` prints it, or paper/id). Or a paper: how many of its claims a "
+            "campaign with fewer blocks of seeds would have decided."
         ),
     ],
     preset: Preset = DEFAULT_PRESET,

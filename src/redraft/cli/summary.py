@@ -94,16 +94,16 @@ class QuantityComparison:
     """A quantity of two cells.
 
     The probability of improvement (Agarwal et al. 2021, arXiv 2108.13264) is the share of benchmarks on which the
-    second cell is more accurate than the first; equal accuracies count half. It is over pairs of runs with the same
-    seed, since runs of different blocks have different initial policies, and its interval is a bootstrap.
+    second cell is more accurate than the first; equal accuracies count half. It compares runs with the same seed, since
+    runs of different blocks have different initial policies. Its interval is a bootstrap interval, not Student's.
 
     Attributes:
         quantity: name.
         unit: unit of the means; empty without one.
         first: mean in the first cell.
         second: mean in the second cell.
-        relation: relation of the two cells in tables: `ratio`, `speedup` or `difference`; `share` of the probability of
-            improvement, which has no value of one cell.
+        relation: relation of the two cells in tables: `ratio`, `speedup` or `difference`; `share` for the probability
+            of improvement, for which `first` and `second` are NaN.
         against: mean of the second cell relative to the first, in percentage points for accuracies.
         low: lower end of its 95 % Student interval over the blocks of seeds.
         high: upper end.

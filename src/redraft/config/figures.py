@@ -122,25 +122,27 @@ class PublishedSweep(Config):
 
 
 class Trend(Config):
-    """Straight line over the logarithm of what the cells of a panel differ in."""
+    """Straight line over the logarithm of the quantity in which a panel's cells differ."""
 
     title: str
     """Title of the horizontal axis."""
     keys: list[str] = []
-    """Keys of a run with numbers, as `redraft show` prints them; the coordinate of a cell is their product."""
+    """Keys of a run whose values are numbers, as `redraft show` prints them. A cell's coordinate is the product of
+    these values."""
     quantity: RunQuantity = ""
-    """Instead of keys: quantity of a run, whose ratio to that of the cell in `compared_with` is the coordinate."""
+    """Quantity of a run, instead of keys. A cell's coordinate is the mean ratio of its value to that of its counterpart
+    in `compared_with`."""
     at: float | None = Field(default=None, gt=0)
     """Coordinate that the line is extended to."""
-    because: str = ""
-    """What has this coordinate, for the note above the diagram; needed with `at`."""
+    at_label: str = ""
+    """Words for `at` in the note above the diagram, such as "the paper's 0.28"; required with `at`."""
 
     @model_validator(mode="after")
     def _one_coordinate(self) -> "Trend":
         if bool(self.keys) == bool(self.quantity):
             raise invalid("either keys or quantity must be given, and not both", at=("keys",))
-        if (self.at is None) != (not self.because):
-            raise invalid("`at` and `because` need each other", at=("because",))
+        if (self.at is None) != (not self.at_label):
+            raise invalid("`at` and `at_label` must be given together", at=("at_label",))
         return self
 
 
@@ -148,7 +150,7 @@ class Panel(Config):
     """One diagram of a figure."""
 
     quantity: Quantity
-    """Quantity on the vertical axis: of a step for lines; for `score` an accuracy, of whose benchmarks the share above
+    """Quantity on the vertical axis: of a step for lines; for `score` an accuracy: the share of its benchmarks above
     each score is drawn; of a run for bars, trends and surfaces of cells; of a prompt or `share` for bins; a column for
     published points; for published curves and rooflines only a name."""
     title: str
@@ -178,7 +180,7 @@ class Panel(Config):
     """Epochs whose prompts are counted. `initial` are the prompts that the preset's `probe` samples with each cell's
     initial policy; they only have pass rates."""
     compared_with: list[CellName] = []
-    """Cell that each of `cells` is compared with, in their order. A point is the difference of the two."""
+    """Cells that `cells` are compared with, in the same order. A point is the difference between the two."""
     trend: Trend | None = None
     """Horizontal axis and fitted line of a trend."""
     axes: list[str] = []
@@ -270,7 +272,9 @@ class Figure(Numbered):
                 raise invalid("a panel of a trend needs `trend` and at least three cells", at=at)
             if len(panel.compared_with) != len(panel.cells):
                 count = len(panel.compared_with)
-                raise invalid(f"{count} cells are compared with {len(panel.cells)}", at=(*at, "compared_with"))
+                raise invalid(
+                    f"`compared_with` has {count} cells, but `cells` has {len(panel.cells)}", at=(*at, "compared_with")
+                )
         if x == "surface" and not panel.published and len(panel.axes) != 2:
             raise invalid("a surface of cells needs two axes", at=(*at, "axes"))
         if x == "roofline" and not (panel.roofline and panel.gamma):

@@ -29,8 +29,8 @@ CORRELATION = "correlation:"
 AT_EQUAL = "at_equal:"
 """Prefix of an accuracy at the budget that the runs of several cells all reach."""
 FIRST_REACHED = {"hours_to:": "hours_to:<value>:<quantity>", "steps_to:": "steps_to:<value>:<quantity>"}
-"""Prefix of the first hour, or number of steps, at which a quantity is not below a value, to its form. A `+` before the
-value of an accuracy adds it to the initial policy's."""
+"""Prefix of the first hour, or number of steps, at which a quantity is not below a value, to its form. With a `+`
+before it, the value counts from the accuracy of the initial policy."""
 REDUCTIONS = ("sum", "mean", "max", "first_epoch", "last_epoch", "reuse_epochs")
 """Prefixes that turn a quantity of a step into one of the run."""
 WINDOW = re.compile(r"(sum|mean|max)@(\d{1,9})-(\d{1,9})")
@@ -267,7 +267,10 @@ def _check_first_reached(quantity: str, benchmarks: Collection[str]) -> None:
     if not re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?(e[+-]?\d{1,2})?", value):
         raise invalid(f"{value} is no value to reach", FIRST_REACHED[f"{name}:"])
     if value.startswith("+") and not measured.startswith(ACCURACY):
-        raise invalid(f"only accuracies have a value above the initial policy's ({value})", FIRST_REACHED[f"{name}:"])
+        raise invalid(
+            f"{value} counts from the initial policy's accuracy, so the quantity must be an accuracy",
+            FIRST_REACHED[f"{name}:"],
+        )
     if measured.startswith(ACCURACY):
         check_accuracy(measured, benchmarks)
     else:
@@ -393,7 +396,7 @@ def check_panel(quantity: str, by: str, x: str, context: Any, at: tuple[str | in
             check_run(quantity, benchmarks, known.get("cells", ()))
         elif not quantity.startswith(ACCURACY):
             if x == "score":
-                raise invalid("a performance profile is of an accuracy", FORMS[0])
+                raise invalid("x: score needs an accuracy as quantity", FORMS[0])
             check_step(quantity)
         elif x == "epoch":
             raise invalid("an accuracy is measured after steps, not by epoch", "x: step, hours, tokens or updates")

@@ -275,18 +275,21 @@ class RunTarget(Target):
     quantity: TargetQuantity
     """An accuracy of the evaluated policies, or a quantity of a step."""
     above_initial: bool = False
-    """Whether `at_least` is points above the accuracy of each run's initial policy. Small models that were trained with
-    different seeds may differ in it by more than training adds."""
+    """True if `at_least` counts percentage points above the accuracy of each run's initial policy. Initial accuracies
+    of small models may differ between seeds by more than reinforcement learning gains."""
 
     @property
     def sign(self) -> str:
-        """Sign before the value in names of quantities; + of a value above the initial policy's."""
+        """Sign before the value in a quantity's name: `+` if `above_initial`, else empty."""
         return "+" if self.above_initial else ""
 
     @model_validator(mode="after")
     def _reachable(self) -> "RunTarget":
         if self.above_initial and not self.quantity.startswith(ACCURACY):
-            raise invalid("only an accuracy is known of the initial policy", at=("above_initial",))
+            raise invalid(
+                "`above_initial` needs an accuracy, since nothing else is measured for the initial policy",
+                at=("above_initial",),
+            )
         check_reachable(self.at_least, self.quantity, ("at_least",))
         for group, value in self.in_groups.items():
             check_reachable(value, self.quantity, ("in_groups", group))
@@ -564,7 +567,7 @@ class Headline(Config):
     measure: str = ""
     """Measure and what is compared, for the notice that it was not run; `short` if empty."""
     see: Explanation | None = None
-    """Experiments that the screen names if the value contradicts the paper, at presets that have them."""
+    """Experiments to which the first screen points if the value contradicts the paper and the preset includes them."""
 
     @field_validator("words")
     @classmethod

@@ -1,4 +1,4 @@
-"""Coordinates of cells in figures of trends, which are keys of their runs at a preset."""
+"""Coordinates of cells in trend figures: products of settings of the cells' runs at a preset."""
 
 from redraft.config.base import id_of
 from redraft.config.cell import coordinate
@@ -9,7 +9,7 @@ from redraft.config.windows import run_at
 from redraft.errors import UserError
 
 Coordinates = dict[int, dict[str, dict[str, float]]]
-"""Number of a figure to title of a panel to cell to coordinate."""
+"""Coordinates by figure number, panel title and cell."""
 
 
 def coordinates(experiments: Experiments, preset: Preset, paper: str) -> Coordinates:
@@ -38,9 +38,9 @@ def _number(experiments: Experiments, run: Run, key: str, at: str) -> float:
     if number > 0:
         return number
     raise UserError(
-        f"a run of {run.paper}/{run.cell} has no number above 0 there",
+        f"the key has no number above 0 in a run of {run.paper}/{run.cell}",
         file=experiments.path(run.paper, experiments.declaration(run.paper, "figures")),
         key=at,
         value=key,
-        allowed="keys of `redraft show` with a number, such as data.size or trainer.group_size",
+        allowed="keys that `redraft show` prints with a number, such as data.size or trainer.group_size",
     )
