@@ -905,6 +905,7 @@ def test_made_up_tables_support_a_claim_or_do_not(little, test, printed, expecte
         ([2.26, 3.64], {"number": "2.3–3.6", "tolerance": 0.3}, True),
         ([2.25, 2.4], {"number": "2.3–3.6"}, False),
         ([2.3, 3.6], {"number": "2.3–3.6"}, False),  # as printed
+        ([2.26, 2.34], {"number": "2.3"}, False),  # one number is no range
         ([0.475, 0.266], {"number": "52–73", "fewer": True}, True),
         ([0.495, 0.27], {"number": "52–73", "fewer": True, "tolerance": 2}, False),
     ],

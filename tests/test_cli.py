@@ -232,6 +232,19 @@ def test_the_probability_of_improvement_counts_benchmarks_and_halves_ties():
     assert summary._better(first, second) == {0: 1.0, 1: 0.25, 2: 0.5}
 
 
+@pytest.mark.parametrize(("correct", "interval"), [((3, 3, 3), None), ((3, 3, 0), (0.0, 1.0))])
+def test_the_probability_of_improvement_has_an_interval_only_if_blocks_differ(folder, correct, interval):
+    for seed, k in enumerate(correct):
+        finish(folder, CELLS[0], seed=seed, correct=1)
+        finish(folder, CELLS[1], seed=seed, correct=k)
+    rows = [
+        re.split(r" {2,}", line.strip()) for line in redraft(folder, "compare", *CELLS, "--wide").stdout.splitlines()
+    ]
+    (row,) = [row for row in rows if row[0] == "probability of improvement"]
+    shown = "[-, -]" if interval is None else f"[{interval[0]:.0f}, {interval[1]:.0f}]"
+    assert (row[3], row[4]) == ("1" if interval is None else "0.667", shown)
+
+
 def test_one_seed_has_no_interval(folder):
     for cell, reward in zip(CELLS, (0.5, 0.25), strict=True):
         finish(folder, cell, reward=reward)

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from redraft.analysis.claims.decided import SIZES, decided_claims
+from redraft.analysis.claims.decided import SIZES, FirstBlocks, decided_claims
 from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.measuring import measure
 from redraft.analysis.pages.claims_page import CLAIMS
 from redraft.cli import report
@@ -78,6 +79,21 @@ def test_a_line_has_the_verdicts_of_a_campaign_with_these_blocks_alone(layout, b
         assert row.runs == len(kept) * len(CELLS)
         assert row.hours == pytest.approx(row.runs * SECONDS / 3600)
     assert found[blocks].reproduced + found[blocks].contradicted > found[2].reproduced + found[2].contradicted
+
+
+def test_an_accuracy_at_an_equal_budget_is_measured_again(layout):
+    """The last block decodes a tenth, so the equal budget of the first blocks is another one."""
+    runs = runs_of(3, seeds=3)
+    less = runs.steps["tokens_decoded"].where(runs.steps["seed"] != 2, runs.steps["tokens_decoded"] / 10)
+    middle = runs.scores.assign(step=STEPS // 2, correct=35)
+    runs = replace(runs, steps=runs.steps.assign(tokens_decoded=less), scores=pd.concat([runs.scores, middle]))
+    quantity = "at_equal:tokens_decoded:grpo-vanilla+grpo-spec-l0.5:accuracy:all"
+    measured = Measuring(runs)
+    whole = measured.values(quantity, "grpo-vanilla")
+    found = FirstBlocks(measured, 2).values(quantity, "grpo-vanilla")
+    kept = {name: getattr(runs, name)[lambda frame: frame["seed"] < 2] for name in ("runs", "steps", "scores")}
+    assert found == Measuring(replace(runs, **kept)).values(quantity, "grpo-vanilla")
+    assert found[0] > whole[0], "a larger budget buys more"
 
 
 def test_the_command_prints_a_line_for_each_number_of_blocks(layout, capsys):

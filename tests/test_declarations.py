@@ -107,6 +107,14 @@ MISTAKES = {
         "",
     ),
     "figure": ("figures", panel(quantity="rewrd"), "figures.0.panels.0.quantity", "quantity of a run", "reward"),
+    "explanation": (
+        "tables",
+        lambda c: c["headlines"][-1]["see"].update(paper="spec_rl"),
+        "headlines.2.see.paper",
+        "no such experiments",
+        "",
+    ),
+    "explanation's words": ("tables", lambda c: c["headlines"][-1]["see"].update(words=" "), "see.words", "", ""),
     "figure's label": ("figures", panel(labels=["x"]), "figures.0.panels.0.labels", "1 labels for", ""),
 }
 

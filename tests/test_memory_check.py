@@ -223,3 +223,14 @@ def test_a_slurm_job_has_the_memory_that_it_was_granted(process, monkeypatch, va
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert memory_check.available(CPU) == free
+
+
+def test_a_row_of_the_cache_has_keys_and_values_of_every_layer():
+    """Also of a configuration without `head_dim` and `num_key_value_heads`, as of GPT-2's family."""
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 64}
+    plain = memory_check.cache_row(SimpleNamespace(**sizes), memory_check.GROWTH, 2, buffers=1)
+    assert plain == 2 * 2 * 3 * 4 * 16 * memory_check.GROWTH
+    grouped = SimpleNamespace(**sizes, num_key_value_heads=2, head_dim=32)
+    assert (
+        memory_check.cache_row(grouped, memory_check.GROWTH + 1, 4) == 2 * 2 * 4 * 3 * 2 * 32 * 2 * memory_check.GROWTH
+    )

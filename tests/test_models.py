@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 import yaml
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -340,8 +341,29 @@ def test_the_stage_unties_what_the_preset_says(folder, tmp_path, monkeypatch, un
 def test_an_index_that_names_weights_outside_of_its_folder_is_rejected(model_folder):
     index = {"metadata": {}, "weight_map": {"lm_head.weight": "w/a.safetensors"}}
     (model_folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UserError, match="outside of its folder"):
+    with pytest.raises(UserError, match="outside of its folder") as raised:
         models.load(model_folder)
+    assert (raised.value.key, raised.value.allowed) == ("weight_map", "names of files in the folder")
+
+
+def test_all_files_of_a_model_are_of_the_named_revision(model_folder, monkeypatch):
+    found = []
+
+    def recorded(function):
+        def call(*arguments, **named):
+            found.append(named.get("revision"))
+            return function(*arguments, **named)
+
+        return call
+
+    for part in ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"):
+        monkeypatch.setattr(
+            getattr(transformers, part), "from_pretrained", recorded(getattr(transformers, part).from_pretrained)
+        )
+    monkeypatch.setattr(transformers.utils, "cached_file", recorded(transformers.utils.cached_file))
+    models.load(model_folder, "0123abc")
+    assert len(found) > 3
+    assert set(found) == {"0123abc"}
 
 
 def test_a_model_with_an_adapter_is_rejected(model_folder):

@@ -12,7 +12,7 @@ from scipy import stats
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures.figure_drawing import plot
 from redraft.analysis.figures.figure_files import write_figures
-from redraft.analysis.figures.trend_points import EXTENDED, FITTED, SLOPE, TOGETHER, trend_note
+from redraft.analysis.figures.trend_points import EXTENDED, FITTED, SLOPE, TOGETHER, _lines, trend_note
 from redraft.config import Experiments, Figure
 from redraft.config.trends import coordinates
 from redraft.errors import UserError
@@ -138,6 +138,26 @@ def test_a_cell_without_runs_or_coordinate_has_no_point():
     assert points(Runs(whole.runs.iloc[:0], whole.steps.iloc[:0], whole.scores.iloc[:0])).empty
 
 
+def test_without_a_value_a_run_is_left_out_and_not_its_whole_block():
+    values = [
+        (10.0, {0: 1.0, 3: 3.0, 1: 0.0}),
+        (20.0, {0: 2.0, 3: math.nan, 1: 1.0}),
+        (40.0, {0: 3.0, 3: 5.0, 1: math.nan}),
+    ]
+    found = _lines(values, {0: 0, 1: 1, 3: 0}).by_block
+    assert set(found) == {0}, "two coordinates are no line"
+    assert found[0] == pytest.approx(np.polyfit([0, 1, 2], [2, 2, 4], 1)[::-1])
+
+
+def test_an_infinite_difference_leaves_no_line_and_an_infinite_coordinate_no_point():
+    values = [(10.0, {0: 1.0, 1: 1.0}), (20.0, {0: 2.0, 1: 2.0}), (40.0, {0: 3.0, 1: math.inf})]
+    assert _lines(values, {}).by_block == {}, "the others would hide what was never reached"
+    trend = {"title": "steps", "quantity": "steps_to:49.5:accuracy:x"}
+    reached = {(cell, seed): -5.0 if cell == "c4" else 1.0 for cell in CELLS for seed in range(3)}
+    data = points(runs(reached), PANEL | {"trend": trend}, at={})
+    assert set(data["cell"]) == {"c1", "c2"}
+
+
 def test_the_coordinate_may_be_a_measured_ratio():
     trend = {"title": "tokens", "quantity": "reuse_epochs:tokens_decoded", "at": 0.125, "at_label": "the paper's"}
     data = points(runs(on_lines(), lengths={"c1": 100, "c2": 50, "c4": 25}), PANEL | {"trend": trend}, at={})
@@ -147,12 +167,19 @@ def test_the_coordinate_may_be_a_measured_ratio():
 
 
 def test_extended_together_means_that_changes_add_up():
-    other = PANEL | {"title": "q", "trend": TREND | {"at": 20, "at_label": "the paper's 20"}}
+    other = PANEL | {"title": "q", "trend": TREND | {"keys": ["trainer.epochs"], "at": 20, "at_label": "20"}}
     data = points(runs(on_lines()), PANEL, other)
     found = row(data, TOGETHER)
     assert found["reproduced"] == pytest.approx(np.mean([a + 4 * b + 1 * b for a, b in LINES.values()]))
     assert found["panel"] == "q"
-    elsewhere = PANEL | {"title": "q", "cells": CELLS[::-1], "compared_with": OTHERS[::-1]}
+    last = PANEL | {"title": "z", "trend": {"title": "width", "keys": ["model.hidden_size"]}}
+    found = row(points(runs(on_lines()), PANEL, other, last), TOGETHER)
+    assert found["panel"] == "q", "the last one that is extended"
+    for changes in ({"quantity": "accuracy:r"}, {"trend": TREND | {"at": 20}}, {"compared_with": ["v2", "v2", "v4"]}):
+        apart = points(runs(on_lines()), PANEL, other | changes)
+        assert TOGETHER not in set(apart["quantity"]), "another quantity, the same axis, or another baseline"
+    assert TOGETHER not in set(points(runs(on_lines(cells=CELLS[1:])), PANEL, other)["quantity"])
+    elsewhere = other | {"cells": CELLS[::-1], "compared_with": OTHERS[::-1]}
     assert TOGETHER not in set(points(runs(on_lines()), PANEL, elsewhere)["quantity"]), "they start from other cells"
     without = PANEL | {"title": "q", "trend": {"title": "prompts", "keys": ["data.size"]}}
     assert TOGETHER not in set(points(runs(on_lines()), PANEL, without)["quantity"])
@@ -162,11 +189,13 @@ def test_the_note_has_slope_and_extension_with_their_intervals():
     data = points(runs(on_lines()))
     slope, extended = (student(values) for values in ([1, 3, 2], [-2, 4, 7]))
     assert trend_note(figure(PANEL).panels[0], data) == (
-        f"{slope[0]:.1f} [{slope[1]:.1f}, {slope[2]:.1f}] per doubling; "
-        f"extended to the paper's 160: {extended[0]:.1f} [{extended[1]:.1f}, {extended[2]:.1f}]"
+        f"{slope[0]:.3g} [{slope[1]:.3g}, {slope[2]:.3g}] per doubling; "
+        f"extended to the paper's 160: {extended[0]:.3g} [{extended[1]:.3g}, {extended[2]:.3g}]"
     )
     one = trend_note(figure(PANEL).panels[0], points(runs(on_lines((1,)))))
-    assert one == "3.0 per doubling; extended to the paper's 160: 4.0", "one block has no interval"
+    assert one == "3 per doubling; extended to the paper's 160: 4", "one block has no interval"
+    small = [{"quantity": SLOPE, "reproduced": 0.00123, "low": -1e-4, "high": -0.0}]
+    assert trend_note(figure(PANEL).panels[0], pd.DataFrame(small)) == "0.00123 [-0.0001, 0] per doubling"
 
 
 def test_the_drawing_has_points_a_line_and_a_diamond_where_it_is_extended():
@@ -193,9 +222,13 @@ def test_the_drawing_has_points_a_line_and_a_diamond_where_it_is_extended():
         ({"trend": TREND | {"quantity": "tokens_decoded"}}, "either keys or quantity"),
         ({"trend": {"title": "x"}}, "either keys or quantity"),
         ({"trend": {"title": "x", "keys": ["data.size"], "at": 5}}, "must be given together"),
-        ({"trend": TREND | {"at": 0}}, "greater than 0"),
+        ({"trend": TREND | {"at": 0}}, "greater than or equal"),
         ({"trend": TREND | {"keys": [], "quantity": "tokens"}}, "no such quantity of a run"),
         ({"quantity": "rewrd"}, "no such quantity of a run"),
+        ({"compared_with": ["c1", "v2", "v4"]}, "c1 is compared with itself"),
+        ({"trend": TREND | {"keys": ["data.size", "data.size"]}}, "occurs twice"),
+        ({"trend": TREND | {"at": 5e-324}}, "greater than or equal"),
+        ({"log": True}, "log is for lines and bins, not for x: trend"),
     ],
 )
 def test_an_invalid_trend_is_refused(changes, words):
@@ -220,14 +253,19 @@ def test_coordinates_are_those_of_the_preset_and_a_wrong_key_is_named(tmp_path):
         "the others' data are not in this preset"
     )
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
-    for wrong in ("data.kind", "data.sizes", "trainer.warmup_steps"):
+    for wrong in ("data.kind", "data.sizes", "trainer.warmup_steps", "trainer.learning_rate"):
         broken = Experiments(ROOT)
         panels = broken.figures("loss_by_scale")
         panels.figures[0].panels[0].trend.keys[0] = wrong
         broken.figures = lambda _, panels=panels: panels
-        with pytest.raises(UserError, match="no number above 0 in a run") as raised:
+        constant = wrong == "trainer.learning_rate"
+        words = "these cells have 1" if constant else "no finite number above 0 in a run"
+        if constant:
+            panels.figures[0].panels[0].trend.keys[:] = [wrong]
+        with pytest.raises(UserError, match=words) as raised:
             coordinates(broken, broken.preset("tiny"), "loss_by_scale")
-        assert (raised.value.key, raised.value.value) == ("figures.0.panels.0.trend.keys.0", wrong)
+        key = "figures.0.panels.0.trend.keys" + ".0" * (not constant)
+        assert (raised.value.key, raised.value.value) == (key, wrong)
 
 
 def test_files_of_the_declared_figure_are_written_from_measured_values(tmp_path, monkeypatch):

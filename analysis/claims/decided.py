@@ -4,12 +4,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, judge
-from redraft.analysis.data.measured import Measured, MeasuredPoint
+from redraft.analysis.data.measured import Measured, MeasuredPoint, Measuring
 from redraft.analysis.data.reported_tables import no_reported
 from redraft.analysis.measuring import families_of
 from redraft.analysis.tables.comparison import TableSource
 from redraft.analysis.tables.resolved import Resolved
 from redraft.config import Experiments
+from redraft.config.quantities import AT_EQUAL
 from redraft.layout import Layout
 
 SIZES = (2, 3, 5, 10, 20, 30)
@@ -39,8 +40,11 @@ class DecidedClaims:
     of_primary: int
 
 
-class FirstBlocks(Measured):
-    """The measurements of the first blocks alone, as of a fixed campaign."""
+class FirstBlocks(Measuring):
+    """The measurements of the first blocks alone, as of a fixed campaign.
+
+    Those at an equal budget are made again, since the budget is the smallest of all runs.
+    """
 
     def __init__(self, measured: Measured, units: int) -> None:
         runs = measured.runs
@@ -48,9 +52,8 @@ class FirstBlocks(Measured):
         kept = list(dict.fromkeys(unit.values()))[:units]
         seeds = {seed for seed in unit if unit[seed] in kept}
         parts = {name: frame[frame["seed"].isin(seeds)] for name, frame in vars(runs).items() if name in FRAMES}
-        super().__init__(
-            replace(runs, looks=(), **parts), {key: _of(points, seeds) for key, points in measured.found.items()}
-        )
+        kept_points = {key: _of(points, seeds) for key, points in measured.found.items() if AT_EQUAL not in key[1]}
+        super().__init__(replace(runs, looks=(), **parts), kept_points)
 
 
 FRAMES = ("runs", "steps", "scores")

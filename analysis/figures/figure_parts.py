@@ -107,7 +107,10 @@ def unsampled_benchmarks(experiments: Experiments, preset: str, paper: str) -> S
 def cells_not_run(panel: Panel, points: pd.DataFrame) -> str:
     """Note on the cells of a panel without points; empty if all have points."""
     run = set(points["cell"])
-    missing = [panel.label(cell) for cell in panel.cells if cell not in run]
+    # A point of a trend needs both cells.
+    others = [f" or {other}" for other in panel.compared_with] or [""] * len(panel.cells)
+    labels = zip(panel.cells, others, strict=True)
+    missing = [panel.label(cell) + other for cell, other in labels if cell not in run]
     return f"{NOT_RUN}: {', '.join(missing)}" if missing else ""
 
 

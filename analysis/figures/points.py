@@ -191,13 +191,14 @@ def _curves(panel: Panel, source: PublishedCurves) -> list[dict[str, Any]]:
 
 
 def _trends(figure: Figure, measured: Measured, unsampled: Set[str], coordinates: ByCell) -> list[dict[str, Any]]:
-    """Points and lines of a figure's trends; the last panel also has what all lines together are extended to."""
+    """Points and lines of a figure's trends; the last extended panel also has all extensions together."""
     points: list[dict[str, Any]] = []
     lines: list[tuple[Panel, TrendLines]] = []
     for panel in figure.panels:
         if panel.trend and unsampled.isdisjoint(of_accuracy(panel.quantity)):
             rows, fitted = trend_rows(panel, measured, coordinates.get(panel.title, {}))
-            lines.append((panel, fitted))
+            if panel.trend.at and fitted.by_block:
+                lines.append((panel, fitted))
             points += [_of_trend(panel, *row, measured.runs) for row in rows]
     if extended := together(lines):
         points.append(_of_trend(lines[-1][0], TOGETHER, "", math.nan, extended, measured.runs))

@@ -14,11 +14,10 @@ import pandas as pd
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.statistics import estimate, paired
 from redraft.config import Panel
+from redraft.config.trends import LEAST
 
 SLOPE, FITTED, EXTENDED, TOGETHER = "change per doubling", "fitted line", "extended line", "all extended together"
 """Values of the column `quantity` in rows that belong to no cell."""
-LEAST = 3
-"""Fewest coordinates to which a line is fitted."""
 STEPS = 24
 """Parts that the fitted line is drawn in."""
 
@@ -40,10 +39,12 @@ class TrendLines(NamedTuple):
     Attributes:
         start: first coordinate, from which doublings count.
         by_block: line of each block that has at least `LEAST` coordinates.
+        from_first: true if `start` is that of the panel's first cell, false if that cell has no point.
     """
 
     start: float
     by_block: dict[int, Line]
+    from_first: bool = False
 
 
 def trend_rows(
@@ -71,10 +72,11 @@ def trend_rows(
             ratios = paired(measured.values(trend.quantity, cell), measured.values(trend.quantity, other), "ratio")
             # All blocks share one coordinate: noise in a block's own coordinate would flatten its line.
             x = estimate(ratios, blocks, log=True).mean
-        if values and x > 0:
+        # A ratio is infinite if the cell it is compared with has a time of 0 to a target, or the cell never reaches it.
+        if values and 0 < x < math.inf:
             rows.append((panel.quantity, cell, x, values))
             points.append((x, values))
-    lines = _lines(points, blocks)
+    lines = _lines(points, blocks)._replace(from_first=bool(rows) and rows[0][1] == panel.cells[0])
     if not lines.by_block:
         return rows, lines
 
@@ -91,10 +93,18 @@ def trend_rows(
 
 
 def _lines(points: Sequence[tuple[float, Mapping[int, float]]], blocks: Mapping[int, int]) -> TrendLines:
-    """Fit a line in each block; `points` has the coordinate and the differences by seed of each cell."""
+    """Fit a line in each block; `points` has the coordinate and the differences by seed of each cell.
+
+    There is no line if a difference is infinite: a line over the other ones would hide a target that was never reached.
+    """
     by_block: dict[int, dict[float, list[float]]] = {}
+    if any(math.isinf(value) for _, values in points for value in values.values()):
+        return TrendLines(math.nan, {})
     for x, values in points:
         for seed, value in values.items():
+            # As in every other mean, NaN counts as missing.
+            if math.isnan(value):
+                continue
             by_block.setdefault(blocks.get(seed, seed), {}).setdefault(x, []).append(value)
     start, found = points[0][0] if points else math.nan, {}
     for block, of_block in by_block.items():
@@ -108,10 +118,16 @@ def _lines(points: Sequence[tuple[float, Mapping[int, float]]], blocks: Mapping[
 def together(panels: list[tuple[Panel, TrendLines]]) -> dict[int, float]:
     """Predicted difference by block if all extended panels were at their extended coordinates at the same time.
 
-    This assumes that the changes add up. All panels must begin with the same cell; empty if they do not.
+    This assumes that the changes add up. Empty unless the panels show one quantity over different axes, and begin with
+    the same two cells, both of which were run.
+
+    Args:
+        panels: those that are extended, with their lines.
     """
-    extended = [(panel.trend, lines) for panel, lines in panels if panel.trend and panel.trend.at and lines.by_block]
-    if len(extended) < 2 or len({panel.cells[0] for panel, _ in panels}) > 1:
+    extended = [(panel.trend, lines) for panel, lines in panels if panel.trend]
+    same = {(panel.quantity, panel.cells[0], panel.compared_with[0]) for panel, _ in panels}
+    axes = {(trend.quantity, *sorted(trend.keys)) for trend, _ in extended}
+    if len(same) != 1 or not 1 < len(axes) == len(panels) or not all(lines.from_first for _, lines in extended):
         return {}
     found = {}
     for block in set.intersection(*(set(lines.by_block) for _, lines in extended)):
@@ -138,5 +154,6 @@ def trend_note(panel: Panel, points: pd.DataFrame) -> str:
 
 
 def _words(point: Mapping[str, Any]) -> str:
-    interval = "" if math.isnan(point["low"]) else f" [{point['low']:.1f}, {point['high']:.1f}]"
-    return f"{point['reproduced']:.1f}{interval}"
+    # Three digits, since quantities may be as small as a drift; adding 0 turns -0 into 0.
+    mean, low, high = (f"{float(f'{point[name]:.3g}') + 0:.6g}" for name in ("reproduced", "low", "high"))
+    return mean if math.isnan(point["low"]) else f"{mean} [{low}, {high}]"

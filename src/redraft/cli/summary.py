@@ -95,7 +95,7 @@ class QuantityComparison:
 
     The probability of improvement (Agarwal et al. 2021, arXiv 2108.13264) is the share of benchmarks on which the
     second cell is more accurate than the first; equal accuracies count half. It compares runs with the same seed, since
-    runs of different blocks have different initial policies. Its interval is a bootstrap interval, not Student's.
+    runs of different blocks have different initial policies. It has no interval if all blocks have the same share.
 
     Attributes:
         quantity: name.
@@ -165,12 +165,11 @@ def compare(
             QuantityComparison(name, unit, a_mean, b_mean, relation, against.mean, low, high, len(against.seeds))
         )
     better = estimate(_better(*(dict(zip(both, each, strict=True)) for each in quantities)), blocks)
-    low, high = better.bootstrap.low, better.bootstrap.high
-    nan = math.nan
-    return [
-        *rows,
-        QuantityComparison(IMPROVEMENT, "", nan, nan, "share", better.mean, low, high, len(better.seeds)),
-    ]
+    # Few blocks have equal shares by chance, which says nothing of their spread.
+    varies = bool(better.units) and np.ptp(better.units) > 0
+    low, high = np.clip([better.interval.low, better.interval.high], 0, 1) if varies else (math.nan, math.nan)
+    found = (better.mean, float(low), float(high), len(better.seeds))
+    return [*rows, QuantityComparison(IMPROVEMENT, "", math.nan, math.nan, "share", *found)]
 
 
 def _better(first: dict[int, dict[str, float]], second: dict[int, dict[str, float]]) -> dict[int, float]:

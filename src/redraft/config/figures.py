@@ -29,6 +29,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "reported": (*LINES, "bins"),
     "mark_first_reuse": ("step", "epoch"),
     "smoothing": LINES,
+    "log": (*LINES, "bins"),
     "reported_in": ("cell",),
     "by": ("bins",),
     "bins": ("bins",),
@@ -132,13 +133,14 @@ class Trend(Config):
     quantity: RunQuantity = ""
     """Quantity of a run, instead of keys. A cell's coordinate is the mean ratio of its value to that of its counterpart
     in `compared_with`."""
-    at: float | None = Field(default=None, gt=0)
+    at: float | None = Field(default=None, ge=1e-30, le=1e30)
     """Coordinate that the line is extended to."""
     at_label: str = ""
     """Words for `at` in the note above the diagram, such as "the paper's 0.28"; required with `at`."""
 
     @model_validator(mode="after")
     def _one_coordinate(self) -> "Trend":
+        check_distinct("key", self.keys, "keys")
         if bool(self.keys) == bool(self.quantity):
             raise invalid("either keys or quantity must be given, and not both", at=("keys",))
         if (self.at is None) != (not self.at_label):
@@ -270,6 +272,8 @@ class Figure(Numbered):
         if x == "trend":
             if not panel.trend or len(panel.cells) < 3:
                 raise invalid("a panel of a trend needs `trend` and at least three cells", at=at)
+            if same := [cell for cell, other in zip(panel.cells, panel.compared_with, strict=False) if cell == other]:
+                raise invalid(f"{same[0]} is compared with itself", at=(*at, "compared_with"))
             if len(panel.compared_with) != len(panel.cells):
                 count = len(panel.compared_with)
                 raise invalid(

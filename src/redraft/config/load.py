@@ -195,14 +195,10 @@ class Experiments(PaperFiles):
         if not self.declaration(paper, "tables"):
             return own.default_tables(self.cells(paper))
         file = self._part(paper, "tables")
+        others = [each for each in self.papers if each not in (paper, *self.own_papers)]
         for i, headline in enumerate(content.headlines):
-            check_known(
-                [headline.see.paper] if headline.see else [],
-                self.papers,
-                "no such paper",
-                file,
-                f"headlines.{i}.see.paper",
-            )
+            explained_by = [headline.see.paper] if headline.see else []
+            check_known(explained_by, others, "no such experiments", file, f"headlines.{i}.see.paper")
         for i, table in enumerate(content.tables):
             if isinstance(table, TargetTable):
                 check_known(table.at, self._presets, "no such preset", file, f"tables.{i}.at")

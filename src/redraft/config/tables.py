@@ -7,7 +7,7 @@ renderer is enough.
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from redraft.config.base import (
     BEYOND,
@@ -545,7 +545,7 @@ class Explanation(Config):
 
     paper: PaperName
     """Their folder under experiments/, with a page of its own in the report."""
-    words: str = Field(min_length=5)
+    words: Annotated[str, StringConstraints(strip_whitespace=True, min_length=5)]
     """What they show, as the beginning of a sentence that ends with the link."""
 
 

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from redraft.config import Cell, Data, Experiments, Preset, Run, own
 from redraft.config.base import Config, invalid
@@ -53,9 +53,11 @@ class Call(Config):
 
     @field_validator("preset", "papers", "cells", "container", mode="before")
     @classmethod
-    def _is_text(cls, value: Any) -> Any:
-        if isinstance(value, float):
-            raise invalid("this was read as a number, so `1.10` would be `1.1`", "a text, such as ./1.10 for a file")
+    def _is_text(cls, value: Any, info: ValidationInfo) -> Any:
+        # Snakemake reads 1.10 as 1.1, and 007 as 7. Names of presets and papers are no such texts, but years may be.
+        is_path = info.field_name in ("cells", "container")
+        if isinstance(value, float) or (is_path and isinstance(value, int)):
+            raise invalid("this was read as a number", "a text" + ", such as ./1.10 for a file of that name" * is_path)
         return value
 
     @classmethod
