@@ -89,9 +89,14 @@ def test_every_shipped_file_parses_and_every_cell_resolves_in_every_preset():
 
 
 def fitting(experiments, paper, preset):
-    """All cells of a paper that fit a preset, but where the preset has one model those of that model."""
+    """All cells of a paper that fit a preset, but where the preset has one model those of that model.
+
+    The tiny preset alone has what `loss_by_scale` varies.
+    """
     models = experiments.preset(preset).models
     cells = [cell for cell in experiments.cells(paper) if not experiments.misfit(cell.id, preset)]
+    if preset != "tiny":
+        cells = [cell for cell in cells if not (cell.model + cell.data).count("sums-")]
     return [cell for cell in cells if len(models) > 1 or cell.model in models]
 
 
@@ -599,7 +604,7 @@ WRONG_PRESET = {
     "a negative seed": (lambda p: p.update(seeds=[-1]), ["seeds", ">= 0"]),
     "more seeds of a paper that it does not run": (
         lambda p: p.update(more_seeds={"spec": {"pair": [3]}}),
-        ["more_seeds", "spec", "spec_rl"],
+        ["more_seeds", "the preset has no paper spec", "spec_rl"],
     ),
     "a seed twice for a grid": (
         lambda p: p.update(more_seeds={"spec_rl": {"pair": [3, 1]}}),
@@ -753,8 +758,9 @@ def test_a_key_that_occurs_twice_is_refused(experiments):
 
 def test_cells_that_are_not_there_are_named_with_neighbours_or_a_reason():
     experiments = Experiments(ROOT)
-    with pytest.raises(UserError, match="excluded: a vanilla rollout has no draft"):
+    with pytest.raises(UserError, match="excluded: a vanilla rollout has no draft") as raised:
         experiments.cell("spec_rl/grpo-vanilla-l0.5")
+    assert raised.value.file == ROOT / "experiments/spec_rl/cells.yaml"
     with pytest.raises(UserError, match="no such cell(.|\n)*spec_rl/grpo-spec-l0.5"):
         experiments.cell("spec_rl/grpo-spec-0.5")
     with pytest.raises(UserError, match="no such paper(.|\n)*spec_rl"):

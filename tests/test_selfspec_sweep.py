@@ -119,8 +119,9 @@ def test_files_that_are_no_sweeps(tmp_path):
     with pytest.raises(UserError, match="missing"):
         read_sweep(tmp_path / "nothing.csv")
     (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(UserError, match="lacks columns"):
+    with pytest.raises(UserError, match="lacks columns") as raised:
         read_sweep(tmp_path / "empty.csv")
+    assert "median_ms" in raised.value.key
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="damaged"):
         read_sweep(tmp_path / "binary.csv")
