@@ -194,6 +194,9 @@ def test_latex_and_html_hold_the_same_cells(table3):
     groups = {row.group for row in spec.rows} - {""}
     assert tex.count("\\\\") == len(spec.rows) + len(groups) + 1
     assert tex.isascii()
+    headings = [line for line in tex.splitlines() if r"\emph" in line and "multicolumn" in line]
+    assert len(headings) >= len(groups)
+    assert all(line.endswith(r"\\") for line in headings), "each on a line of its own"
     assert 'href="runs/spec_rl/grpo-spec-l0/seed2/manifest.json"' in page
     assert page.count('<span class="absent">not run</span>') == 7 * len(spec.columns)
     assert page.count('<tr class="not-run">') == 7

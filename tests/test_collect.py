@@ -242,7 +242,7 @@ def test_a_run_of_another_configuration_or_other_benchmarks_is_left_out_and_name
     edit(layout.run(CELL, 1) / "scores.json", lambda scores: scores[str(RUN.steps)].pop(next(iter(BENCHMARKS))))
     with pytest.raises(UserError, match="no finished run"):
         collected(layout)
-    assert "its benchmarks changed" in capsys.readouterr().err
+    assert "since its benchmarks changed" in capsys.readouterr().err
 
 
 def test_a_run_without_a_record_of_its_sampling_or_with_another_is_left_out_and_named(layout, capsys):

@@ -106,6 +106,7 @@ def with_rollout(**changes):
 
 UNFIT = {
     "log_probs of prompt 7, sample 1 do not fit its 3 tokens": {"log_probs": np.zeros(2, np.float32)},
+    "log_weights of prompt 7, sample 1 do not fit its 3 tokens": {"log_weights": np.zeros(2, np.float32)},
     "sampled_at of prompt 7, sample 1 do not fit its 3 tokens": {"sampled_at": np.zeros((3, 1), np.int32)},
     "top tokens of prompt 7, sample 1 do not fit its 3 tokens": {
         "top": TopLogProbs(np.zeros((2, 2), np.int32), np.zeros((3, 2), np.float32))
