@@ -1,6 +1,7 @@
 """What rules keep of saved drafts, in expectation: against enumeration, against drawing, and in whatever pieces."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redraft.config.reuse import Reuse
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit.enumeration import Space
@@ -31,6 +33,11 @@ from redraft.rollout.streams import gumbel
 SPACE = Space(vocabulary=4, longest=3)
 NAMES = {rule.name for rule in candidates(top=2)}
 """Of the rules, those of top distributions with two tokens."""
+
+
+def test_every_rule_names_its_kind_of_reuse():
+    kinds = get_args(Reuse)[0].__args__
+    assert {rule.kind for rule in candidates(top=2)} <= {kind.model_fields["kind"].default for kind in kinds}
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Values at the edge of what is allowed, and small parts of messages, that no other test looks at."""
 
+import json
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from redraft.config.cell import LARGEST_FACTOR, _fraction
 from redraft.config.hyperparameters import Setting, scaled
 from redraft.config.preset import check_seeds
 from redraft.errors import UserError
+from redraft.evaluate.generate import _policies_of
+from redraft.files import hashes
 from redraft.methods.drafts.response import no_draft
 from redraft.train.job import _summary
 
@@ -48,3 +51,15 @@ def test_the_line_of_a_step_counts_epochs_from_one_and_prefers_fresh_rewards():
     record = {"epoch": 0, "reward": 0.25, "fresh_reward": None, "tokens_reused": 30, "tokens_decoded": 10}
     assert _summary(record) == "epoch 1  reward 0.25  reused  75%"
     assert _summary(record | {"epoch": 4, "fresh_reward": 0.5}) == "epoch 5  reward 0.50  reused  75%"
+
+
+def test_a_policy_that_changed_after_training_is_not_evaluated(tmp_path):
+    (folder := tmp_path / "policies/step-0006").mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    digests = hashes(folder / "model.safetensors")
+    sha256 = {f"policies/step-0006/{name}": digest for name, digest in digests.items()}
+    (tmp_path / "manifest.json").write_text(json.dumps({"sha256": sha256 | {"log.txt": "0" * 64}}))
+    assert _policies_of(tmp_path / "manifest.json") == {6: folder}
+    (folder / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(UserError, match=r"model\.safetensors(.|\n)*differs"):
+        _policies_of(tmp_path / "manifest.json")
