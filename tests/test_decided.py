@@ -7,10 +7,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from redraft.analysis.claims.decided import SIZES, FirstBlocks, decided_claims
 from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
+from redraft.analysis.decided import SIZES, FirstBlocks, decided_claims
 from redraft.analysis.measuring import measure
 from redraft.analysis.pages.claims_page import CLAIMS
 from redraft.cli import report

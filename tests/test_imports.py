@@ -171,6 +171,7 @@ ALLOWED = {
         "redraft.ops.sizing",
     },
     "redraft.analysis.measuring": {*ROOMS_OF_ANALYSIS, "redraft.config", "redraft.layout"},
+    "redraft.analysis.decided": {*ROOMS_OF_ANALYSIS, "redraft.analysis.measuring", "redraft.config", "redraft.layout"},
     "redraft.analysis.pages": {
         "redraft.analysis.cost",
         "redraft.result_files",

@@ -115,7 +115,7 @@ def seeds(
 
 def _decided(paper: str, preset: "PresetModel", as_json: bool) -> None:
     """Print how many claims of a paper its first blocks decide."""
-    from redraft.analysis.claims.decided import decided_claims
+    from redraft.analysis.decided import decided_claims
 
     rows = decided_claims(preset.name, paper)
     if as_json:
