@@ -31,6 +31,8 @@ mpl.rcParams["svg.hashsalt"] = "redraft"
 mpl.rcParams["svg.fonttype"] = "none"  # letters stay text, which is smaller than their outlines and can be searched
 MUTED = "#626b7a"
 TREND_COLOUR = "#0072b2"
+TREND_MARGIN = 1.15
+"""Factor by which a trend's axis continues beyond its outermost coordinates."""
 PAPER_MARK: dict[str, Any] = {
     "marker": "D",
     "linestyle": "none",
@@ -197,6 +199,8 @@ def _trend(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colours)
         axis.errorbar(points["x"], y, ends, fmt="none", ecolor=colour, elinewidth=1, capsize=3)
         axis.plot(points["x"], y, color=colour, **mark)
     ticks = sorted({*cells["x"], *extended["x"]})
+    # A single coordinate has no range of its own, and the line at 0 would give the axis one that it is not in.
+    axis.set_xlim(ticks[0] / TREND_MARGIN, ticks[-1] * TREND_MARGIN)
     axis.set_xticks(ticks, [f"{x:,.3g}" if x < 1000 else f"{x:,.0f}" for x in ticks], rotation=30, ha="right")
     axis.minorticks_off()
     axis.set_xlabel(panel.trend.title if panel.trend else "")
