@@ -1,9 +1,10 @@
 """How many claims the first blocks of a campaign decide: what a smaller campaign would have said, and its cost."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, judge
+from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured, MeasuredPoint, Measuring
 from redraft.analysis.data.reported_tables import no_reported
 from redraft.analysis.measuring import families_of
@@ -51,12 +52,9 @@ class FirstBlocks(Measuring):
         unit = {int(seed): runs.blocks.get(int(seed), int(seed)) for seed in sorted(runs.runs["seed"].unique())}
         kept = list(dict.fromkeys(unit.values()))[:units]
         seeds = {seed for seed in unit if unit[seed] in kept}
-        parts = {name: frame[frame["seed"].isin(seeds)] for name, frame in vars(runs).items() if name in FRAMES}
+        frames = (frame[frame["seed"].isin(seeds)] for frame in (runs.runs, runs.steps, runs.scores))
         kept_points = {key: _of(points, seeds) for key, points in measured.found.items() if AT_EQUAL not in key[1]}
-        super().__init__(replace(runs, looks=(), **parts), kept_points)
-
-
-FRAMES = ("runs", "steps", "scores")
+        super().__init__(Runs(*frames), kept_points)
 
 
 def _of(points: list[MeasuredPoint], seeds: set[int]) -> list[MeasuredPoint]:

@@ -210,6 +210,9 @@ def test_the_drawing_has_points_a_line_and_a_diamond_where_it_is_extended():
     assert max(solid.get_xdata()) <= 40 + 1e-9 < max(axis.lines[1].get_xdata()), "dashed beyond the cells"
     assert (axis.get_xscale(), axis.get_xlabel()) == ("log", "prompts")
     assert axis.get_xlim() == pytest.approx((10 / 1.15, 160 * 1.15))
+    near = points(runs(on_lines()), at=AT | {"c4": 155.0})
+    labels = [tick.get_text() for tick in plot(whole, near).axes[0].get_xticklabels()]
+    assert labels == ["160", "10", "20"], "155 would lie over the extension's number"
     alone = plot(whole, points(runs(on_lines(cells=["c2"])))).axes[0]
     assert alone.get_xlim() == pytest.approx((20 / 1.15, 20 * 1.15)), "one coordinate is in the middle of its axis"
     assert "per doubling" in " ".join(text.get_text() for text in axis.texts).replace("\n", " ")

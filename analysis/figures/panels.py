@@ -31,6 +31,8 @@ mpl.rcParams["svg.hashsalt"] = "redraft"
 mpl.rcParams["svg.fonttype"] = "none"  # letters stay text, which is smaller than their outlines and can be searched
 MUTED = "#626b7a"
 TREND_COLOUR = "#0072b2"
+TREND_TICKS = 0.1
+"""Smallest distance between two numbers of a trend's axis, as a share of the axis."""
 TREND_MARGIN = 1.15
 """Factor by which a trend's axis continues beyond its outermost coordinates."""
 PAPER_MARK: dict[str, Any] = {
@@ -201,7 +203,13 @@ def _trend(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colours)
     ticks = sorted({*cells["x"], *extended["x"]})
     # A single coordinate has no range of its own, and the line at 0 would give the axis one that it is not in.
     axis.set_xlim(ticks[0] / TREND_MARGIN, ticks[-1] * TREND_MARGIN)
-    axis.set_xticks(ticks, [f"{x:,.3g}" if x < 1000 else f"{x:,.0f}" for x in ticks], rotation=30, ha="right")
+    # Numbers of coordinates that are close to another one would lie over it; that of the extension is always there.
+    apart = TREND_TICKS * math.log(ticks[-1] / ticks[0])
+    shown = list(extended["x"])
+    for x in ticks:
+        if all(abs(math.log(x / other)) >= apart and x != other for other in shown):
+            shown.append(x)
+    axis.set_xticks(shown, [f"{x:,.3g}" if x < 1000 else f"{x:,.0f}" for x in shown], rotation=30, ha="right")
     axis.minorticks_off()
     axis.set_xlabel(panel.trend.title if panel.trend else "")
 

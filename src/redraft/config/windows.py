@@ -46,7 +46,7 @@ def _declared(experiments: Experiments, preset: Preset, paper: str) -> Iterator[
             at = f"figures.{i}.panels.{j}"
             yield "figures", at, {"quantity": panel.quantity}, [*panel.cells, *panel.compared_with]
             if panel.trend:
-                yield "figures", f"{at}.trend", panel.trend.model_dump(), [*panel.cells, *panel.compared_with]
+                yield "figures", f"{at}.trend", {"quantity": panel.trend.quantity}, [*panel.cells, *panel.compared_with]
     for i, claim in enumerate(experiments.claims(paper).claims):
         if claim.scale == "any" or preset.paper_scale:
             yield "claims", f"claims.{i}.test", claim.test.model_dump(), cells_of(claim.test)
