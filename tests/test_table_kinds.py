@@ -184,6 +184,20 @@ def test_a_speedup_of_seeds_of_which_one_never_arrives_is_none():
     assert cells.loc[("fast", "low_speedup"), "verdict"] == "not applicable"
 
 
+def test_a_declared_target_above_the_initial_policy_counts_from_it():
+    """Initial policies have 10 and 11 %, so +20 points are 30 and 31 %, which a target of 20 % is not."""
+    targets = [{"name": "gain", "title": "+20", "quantity": "accuracy:all", "at_least": 20, "above_initial": True}]
+    rows = [{"label": "slow", "cell": SLOW}, {"label": "fast", "cell": FAST}]
+    whole, cells = made(TargetTable(number=150, title="t", baseline=SLOW, clock="steps", targets=targets, rows=rows))
+    assert [column.quantity for column in whole.columns[:2]] == ["steps_to:+20:accuracy:all"] * 2
+    assert cells.loc[("slow", "gain"), "reproduced"] == 4
+    assert cells.loc[("fast", "gain"), "reproduced"] == 2
+    with pytest.raises(ValidationError, match="needs an accuracy"):
+        TargetTable(number=150, title="t", baseline=SLOW, targets=[targets[0] | {"quantity": "reward"}], rows=rows)
+    declared = Experiments(ROOT).tables("speed_rl").tables[0].at["tiny"]
+    assert all(target.above_initial for target in declared)
+
+
 def test_a_target_that_some_seeds_reached_is_certain_of_nothing():
     some, none = estimate({0: math.inf, 1: 3.0}), estimate({0: math.inf, 1: math.inf})
     verdicts = [verdict(found, reported, None) for found in (some, none) for reported in (math.inf, 3.0)]
