@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.words import with_minus
 from redraft.analysis.figures.figure_drawing import plot
 from redraft.analysis.figures.figure_files import write_figures
 from redraft.analysis.figures.trend_points import EXTENDED, FITTED, SLOPE, TOGETHER, _lines, trend_note
@@ -188,14 +189,16 @@ def test_extended_together_means_that_changes_add_up():
 def test_the_note_has_slope_and_extension_with_their_intervals():
     data = points(runs(on_lines()))
     slope, extended = (student(values) for values in ([1, 3, 2], [-2, 4, 7]))
-    assert trend_note(figure(PANEL).panels[0], data) == (
+    assert trend_note(figure(PANEL).panels[0], data) == with_minus(
         f"{slope[0]:.3g} [{slope[1]:.3g}, {slope[2]:.3g}] per doubling; "
         f"extended to the paper's 160: {extended[0]:.3g} [{extended[1]:.3g}, {extended[2]:.3g}]"
     )
     one = trend_note(figure(PANEL).panels[0], points(runs(on_lines((1,)))))
     assert one == "3 per doubling; extended to the paper's 160: 4", "one block has no interval"
     small = [{"quantity": SLOPE, "reproduced": 0.00123, "low": -1e-4, "high": -0.0}]
-    assert trend_note(figure(PANEL).panels[0], pd.DataFrame(small)) == "0.00123 [-0.0001, 0] per doubling"
+    assert trend_note(figure(PANEL).panels[0], pd.DataFrame(small)) == "0.00123 [−0.0001, 0] per doubling"
+    falling = pd.DataFrame([small[0] | {"reproduced": -2.5, "low": -3.0, "high": -2.0}])
+    assert trend_note(figure(PANEL).panels[0], falling) == "−2.5 [−3, −2] per doubling"
 
 
 def test_the_drawing_has_points_a_line_and_a_diamond_where_it_is_extended():

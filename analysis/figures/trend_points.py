@@ -13,6 +13,7 @@ import pandas as pd
 
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.statistics import estimate, paired
+from redraft.analysis.data.words import with_minus
 from redraft.config import Panel
 from redraft.config.trends import LEAST
 
@@ -156,4 +157,5 @@ def trend_note(panel: Panel, points: pd.DataFrame) -> str:
 def _words(point: Mapping[str, Any]) -> str:
     # Three digits, since quantities may be as small as a drift; adding 0 turns -0 into 0.
     mean, low, high = (f"{float(f'{point[name]:.3g}') + 0:.6g}" for name in ("reproduced", "low", "high"))
-    return mean if math.isnan(point["low"]) else f"{mean} [{low}, {high}]"
+    # After a space, which `with_minus` looks for.
+    return with_minus(f" {mean}" if math.isnan(point["low"]) else f" {mean} [{low}, {high}]")[1:]
