@@ -56,10 +56,10 @@ def actor(config, *keys):
 
 
 def fitting(preset):
-    """All cells that fit a preset, but where the preset has one model those of that model."""
-    models = EXPERIMENTS.preset(preset).models
+    """All cells that fit a preset and whose model and data it has."""
+    has = EXPERIMENTS.preset(preset)
     cells = [cell for paper in EXPERIMENTS.papers for cell in EXPERIMENTS.cells(paper)]
-    cells = [cell for cell in cells if len(models) > 1 or cell.model in models]
+    cells = [cell for cell in cells if cell.model in has.models and cell.data in has.data]
     return [cell for cell in cells if not EXPERIMENTS.misfit(cell.id, preset)]
 
 
