@@ -24,6 +24,7 @@ LIGHTEVAL := .venv-lighteval
 # As envs/gpu, with vLLM's build for processors: its vLLM is another than that of envs/cpu.
 VLLM_OF_GPU := .venv-vllm-of-gpu
 PRESET ?= tiny
+PAPER ?= spec_rl
 # Number of mutants of `make mutation`, and the seed of their sample.
 N ?= 50
 SEED ?= 0
@@ -34,7 +35,7 @@ PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PIP_USER := 0
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help reproduce share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval vllm-of-gpu
+.PHONY: help reproduce reference share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval vllm-of-gpu
 
 reproduce: $(READY) ## run the workflow at PRESET (default: tiny) and print the results
 	snakemake --config preset=$(PRESET)
@@ -56,6 +57,9 @@ fast: $(READY) ## run the tests without servers or a package index
 # `test` comes first, since it must pass without the other environments.
 test-all: test lighteval vllm-of-gpu ## also run the tests that start vLLM, Ray, Slurm or lighteval, or use a package index
 	$(PYTEST) -n 2 -m servers
+
+reference: $(READY) ## publish the finished campaign of PAPER at PRESET in results/reference
+	redraft publish $(PAPER) --preset $(PRESET)
 
 check: $(READY) ## check style, formatting and types
 	ruff check

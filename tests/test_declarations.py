@@ -238,7 +238,7 @@ def called(folder, monkeypatch, capsys, *arguments):
 
 
 def test_check_prints_the_first_mistake_of_each_paper(folder, monkeypatch, capsys):
-    code, out, err = called(folder, monkeypatch, capsys, "check")
+    code, out, err = called(folder, monkeypatch, capsys, "validate")
     assert (code, err) == (0, "")
     assert "no mistake in" in out
     for paper, old, new in (
@@ -247,11 +247,11 @@ def test_check_prints_the_first_mistake_of_each_paper(folder, monkeypatch, capsy
     ):
         file = folder / f"experiments/{paper}/tables.yaml"
         file.write_text(file.read_text().replace(old, new, 1))
-    code, out, err = called(folder, monkeypatch, capsys, "check")
+    code, out, err = called(folder, monkeypatch, capsys, "validate")
     assert (code, out, err.count("error:")) == (2, "", 2)
     assert "spec_rl/tables.yaml: no such quantity of a run" in err
     assert "speed_rl/tables.yaml: table 1 of the paper has no such column" in err
-    code, out, _ = called(folder, monkeypatch, capsys, "check", "--json")
+    code, out, _ = called(folder, monkeypatch, capsys, "validate", "--json")
     assert code == 2
     rows = {row["paper"]: row["mistake"] for row in json.loads(out)["rows"]}
     assert [paper for paper, mistake in rows.items() if mistake] == ["spec_rl", "speed_rl"]

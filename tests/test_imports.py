@@ -172,6 +172,13 @@ ALLOWED = {
     },
     "redraft.analysis.measuring": {*ROOMS_OF_ANALYSIS, "redraft.config", "redraft.layout"},
     "redraft.analysis.decided": {*ROOMS_OF_ANALYSIS, "redraft.analysis.measuring", "redraft.config", "redraft.layout"},
+    "redraft.analysis.reference": {
+        "redraft.analysis.pages",
+        "redraft.result_files",
+        *BASE,
+        *ROOMS_OF_ANALYSIS,
+        "redraft.config",
+    },
     "redraft.analysis.pages": {
         "redraft.analysis.cost",
         "redraft.result_files",

@@ -94,7 +94,12 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
         points=Markup(script),
         drawing=_image(stem, stand_in) if shown else "",
         still=_image(still, stand_in) if still else "",
-        files={suffix: os.path.relpath(stem.with_suffix(f".{suffix}"), folder) for suffix in ("csv", "svg", "png")},
+        # Published results have no PNG, and a figure without data has the CSV file alone.
+        files={
+            file.suffix.removeprefix("."): os.path.relpath(file, folder)
+            for file in map(stem.with_suffix, (".csv", ".svg", ".png"))
+            if file.exists()
+        },
     )
 
 

@@ -50,9 +50,12 @@ def write_tables(preset: str, paper: str) -> None:
         write_atomically(stem.with_suffix(".html"), page)
         sheets.append(sheet)
     if sheets:
-        html, counts = main_result(sheets[0], layout, paper)
-        write_atomically(layout.main_result(paper).with_suffix(".html"), html)
-        write_with_hash(layout.main_result(paper).with_suffix(".json"), counts)
+        stem = layout.main_result(paper)
+        shown, counts = main_result(sheets[0], paper)
+        html = render.html(shown, stem.parent, f"{paper}-main-result") if counts["run"] else ""
+        write_atomically(stem.with_suffix(".html"), html)
+        write_atomically(stem.with_suffix(".md"), render.markdown(shown) if counts["run"] else "")
+        write_with_hash(stem.with_suffix(".json"), counts)
     if spec and spec.times:
         number, stem = spec.times.table, layout.reported_speedups(paper, spec.times.table)
         speedups = reported_speedups(reported[number], spec.times)
@@ -86,15 +89,15 @@ def _sheet(table: Table, source: TableSource, families: Families) -> Sheet:
     return Sheet(whole, whole.columns, cells, resolved.stand_in)
 
 
-def main_result(sheet: Sheet, layout: Layout, paper: str) -> tuple[str, dict[str, Any]]:
-    """The comparisons of a paper's first table as HTML, empty if none was run; and how many were, of how many."""
+def main_result(sheet: Sheet, paper: str) -> tuple[Sheet, dict[str, Any]]:
+    """The comparisons of a paper's first table that were run, and how many there are, of how many."""
     table = sheet.table
     if not isinstance(table, TableOfCells):
-        return "", {"run": 0, "of": 0, "heading": ""}
+        return sheet, {"run": 0, "of": 0, "heading": ""}
     # A column in brackets needs one before it, which may not be among these.
     relative = [column.model_copy(update={"in_brackets": False}) for column in sheet.columns if relation(column)]
     if not relative:
-        return "", {"run": 0, "of": 0, "heading": table.heading}
+        return sheet, {"run": 0, "of": 0, "heading": table.heading}
     compared = [row for row in table.rows if row.at == "end" and row.cell != (row.baseline or table.baseline)]
     # By label and cell: a cell may have several rows, at its start and its end.
     keys = pd.MultiIndex.from_tuples([(row.label, id_of(paper, row.cell)) for row in compared], names=["row", "cell"])
@@ -102,8 +105,7 @@ def main_result(sheet: Sheet, layout: Layout, paper: str) -> tuple[str, dict[str
     cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]
     run = len(cells.loc[cells["verdict"] != MISSING, ["row", "cell"]].drop_duplicates())
     shown = Sheet(table.model_copy(update={"note": ""}), relative, cells, sheet.stand_in)
-    text = render.html(shown, layout.main_result(paper).parent, f"{paper}-main-result") if run else ""
-    return text, {"run": run, "of": len(compared), "heading": table.heading}
+    return shown, {"run": run, "of": len(compared), "heading": table.heading}
 
 
 TEXTS = ("group", "step", "seeds", "missing_seeds", "manifests", "stand_in")
@@ -113,10 +115,11 @@ TEXTS = ("group", "step", "seeds", "missing_seeds", "manifests", "stand_in")
 def read_table(stem: Path) -> pd.DataFrame:
     """A made table's cells; a UserError if the file is not the one that was made."""
     check_derived(stem.with_suffix(".csv"))
-    return _cells(stem)
+    return read_cells(stem.with_suffix(".csv"))
 
 
-def _cells(stem: Path) -> pd.DataFrame:
-    frame = pd.read_csv(stem.with_suffix(".csv"), dtype=dict.fromkeys(TEXTS, str))
+def read_cells(file: Path) -> pd.DataFrame:
+    """A made table's cells from its CSV file, which may lack columns."""
+    frame = pd.read_csv(file, dtype=dict.fromkeys(TEXTS, str))
     texts = [column for column in TEXTS if column in frame]
     return frame.fillna(dict.fromkeys(texts, ""))

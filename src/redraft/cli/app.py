@@ -35,6 +35,9 @@ COMMANDS = {
     "seeds": "redraft.cli.report:seeds",
     "run-until": "redraft.cli.run_until:run_until",
     "share": "redraft.cli.report:share",
+    "check": "redraft.cli.reference:check",
+    "report": "redraft.cli.reference:report",
+    "publish": "redraft.cli.reference:publish",
     "doctor": "redraft.cli.doctor:doctor",
     "recover": "redraft.cli.campaign:recover",
     "calibrate": "redraft.cli.selfspec:calibrate",
@@ -42,7 +45,7 @@ COMMANDS = {
     "replay": "redraft.cli.selfspec:replay",
     "predict": "redraft.cli.predict:predict",
     "audit": "redraft.cli.audit:audit",
-    "check": "redraft.cli.cells:check",
+    "validate": "redraft.cli.cells:validate",
     "schema": "redraft.cli.cells:schema",
 }
 """Function of each command, in the order of the help."""

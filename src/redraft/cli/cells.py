@@ -166,7 +166,7 @@ def _with_origins(text: str, settings: "Settings") -> str:
     return "\n".join([heading, *lines, ""])
 
 
-def check(
+def validate(
     paper: Annotated[str, typer.Argument(help="A folder under experiments/; all of the preset if empty.")] = "",
     preset: Preset = DEFAULT_PRESET,
     as_json: AsJson = False,
@@ -189,7 +189,7 @@ def check(
             mistakes[each] = error
     if as_json:
         rows = [{"paper": each, "mistake": str(mistakes[each]) if each in mistakes else None} for each in papers]
-        echo(document("check", {"preset": preset, "papers": papers}, rows))
+        echo(document("validate", {"preset": preset, "papers": papers}, rows))
     elif not mistakes:
         number = len(experiments.readable(papers)[0])
         echo(f"no mistake in {number} cells of {len(papers)} papers at the preset {preset}")

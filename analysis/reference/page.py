@@ -1,0 +1,122 @@
+"""The page of published results (results/README.md), written from their records, tables, figures and claims alone."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from redraft.analysis.claims.verdicts import NOT_RUN
+from redraft.analysis.data.words import with_minus
+from redraft.analysis.pages.claims_page import CLAIMS, seen_text
+from redraft.analysis.reference.published import Published
+from redraft.config import Experiments
+from redraft.errors import UserError
+from redraft.files import errors_of_reading, write_atomically
+from redraft.result_files import read_with_hash
+
+START, END = "<!-- published results, written by `redraft publish` -->", "<!-- end of published results -->"
+"""Lines of the page between which published results are."""
+FIGURES = 2
+"""Figures of a paper on the page."""
+
+
+def write_page(root: Path, page: Path) -> None:
+    """Write the published results of all presets into a page, between its two marks.
+
+    Args:
+        root: folder with one folder of published results per preset.
+        page: Markdown file with both marks.
+
+    Raises:
+        UserError: if the page lacks a mark, or published results are damaged.
+    """
+    with errors_of_reading(page):
+        text = page.read_text(encoding="utf-8")
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        raise UserError(
+            "this page lacks a mark for published results", file=page, key="mark", value=START if not start else END
+        )
+    presets = [Published.read(file.parent) for file in sorted({f.parent: f for f in root.glob("*/*.json")}.values())]
+    experiments, parts = Experiments(), []
+    for published in presets:
+        preset = experiments.preset(published.layout.preset)
+        parts.append(f"# Preset `{preset.name}`\n\n{preset.description}")
+        for paper in experiments.papers:
+            if paper in published.records:
+                parts.append("\n\n".join(_paper(published, paper, experiments, page.parent)))
+    write_atomically(page, f"{before}{START}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}")
+
+
+def _paper(published: Published, paper: str, experiments: Experiments, page: Path) -> Iterator[str]:
+    """Parts of a paper's section."""
+    layout, record = published.layout, published.records[paper]
+    file = experiments.cell_file(paper)
+    source = file.source.removeprefix("arXiv ")
+    linked = f"[{file.title}](https://arxiv.org/abs/{source})" if source != file.source else file.title
+    yield f"## {record['method']}\n\n{linked}"
+    yield "\n".join(f"- {headline['sentence']}" for headline in record["headlines"])
+    main = layout.main_result(paper).with_suffix(".md")
+    if main.exists() and (text := main.read_text(encoding="utf-8").strip()):
+        yield text
+    drawn = [
+        (figure, stem.with_suffix(".svg"))
+        for figure in experiments.figures(paper).figures
+        if (stem := layout.figure(paper, figure.number)).with_suffix(".svg").exists()
+    ]
+    for figure, drawing in drawn[:FIGURES]:
+        yield f"![{figure.heading}: {figure.title}]({_link(drawing, page)})\n\n*{figure.heading}. {figure.title}*"
+    if layout.claims(paper).exists():
+        yield from _claims(read_with_hash(layout.claims(paper), CLAIMS), record, _link(layout.claims(paper), page))
+    yield _campaign(record)
+    data = {"tables": layout.tables(paper), "figures": layout.figures(paper), "records": layout.collected(paper)}
+    yield "All " + ", ".join(f"[{name}]({_link(folder, page)})" for name, folder in data.items()) + "."
+
+
+def _claims(claims: Iterable[Mapping[str, Any]], record: Mapping[str, Any], link: str) -> Iterator[str]:
+    """Table of the primary claims with runs, and counts of all."""
+    primary = [claim for claim in claims if claim["primary"] and claim["verdict"] != NOT_RUN]
+    rows = [
+        {
+            "claim": f"“{claim['quotation']}” (§ {claim['section']})",
+            "verdict": claim["verdict"],
+            "evidence": with_minus(claim["evidence"]),
+            "could show": with_minus(seen_text(claim)),
+        }
+        for claim in primary
+    ]
+    if rows:
+        yield str(
+            pd.DataFrame(rows)
+            .map(lambda text: text.replace("|", "\\|"))
+            .to_markdown(index=False, disable_numparse=True)
+        )
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in record["claims"].items())
+    total = sum(record["claims"].values())
+    also = (
+        "These are the primary claims. *Could show* is the smallest difference or factor that the test shows in four "
+        "of five campaigns. "
+    )
+    yield f"{also * bool(rows)}All {total} [claims]({link}): {counted}."
+
+
+def _campaign(record: Mapping[str, Any]) -> str:
+    """Cost and origin of a campaign."""
+    runs = sum(map(len, record["cells"].values()))
+    machines = "; ".join(f"{m['processor']}, {m['cores']} cores, Python {m['python']}" for m in record["machines"])
+    archive = record["archive"]
+    doi = f"[{archive['doi']}](https://doi.org/{archive['doi']})" if archive["doi"] else "not deposited yet"
+    commits = ", ".join(commit[:12] for commit in record["commits"])
+    seeds = max(map(len, record["cells"].values()))
+    return (
+        f"{runs} runs of {len(record['cells'])} cells, with up to {seeds} seeds, in {record['blocks']} blocks; "
+        f"{record['hours']:.1f} hours of training. Code: {commits}. Machine: {machines}. Archive of all rollouts, "
+        f"generations and grades: `{archive['file']}`, {archive['bytes'] / 1e6:.0f} MB ({doi})."
+    )
+
+
+def _link(path: Path, page: Path) -> str:
+    return Path(os.path.relpath(path, page)).as_posix()

@@ -1,0 +1,137 @@
+"""Published results of a campaign: the record of a paper, and the files that it names.
+
+A folder of published results has the layout of a preset's results (`redraft.layout.Layout`), with fewer files. The
+manifests of a paper's runs are in one zip file. Data of tables and figures lack the column `manifests`, which is most
+of their size and follows from cell and seeds. The record of a paper lists every file with its hash.
+"""
+
+import contextlib
+import csv
+import io
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from redraft.errors import UserError
+from redraft.layout import CODE, Layout, check_inside, code_root, published_data
+from redraft.layout import PUBLISHED as DATA
+from redraft.result_files import Typed, check_hashes, read_typed
+
+REFERENCE = Path("results/reference")
+"""Root of the published results in the repository."""
+
+
+class _Archive(Typed):
+    file: str
+    bytes: int
+    sha256: str
+    doi: str | None
+
+
+class _Record(Typed):
+    preset: str
+    paper: str
+    commits: list[str]
+    cells: dict[str, list[int]]
+    hours: float
+    sha256: dict[str, str]
+    archive: _Archive
+
+
+PUBLISHED: TypeAdapter[Any] = TypeAdapter(_Record)
+"""Types of what is read of a paper's record."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A folder of published results.
+
+    Attributes:
+        layout: its files.
+        records: record of each paper.
+    """
+
+    layout: Layout
+    records: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Published":
+        """Read a folder of published results, named after its preset, and compare all files with their hashes.
+
+        Raises:
+            UserError: if the folder has no record, or a file is missing, changed or outside the folder.
+        """
+        layout = Layout(folder.name, folder.parent)
+        files = sorted(folder.glob("*.json"))
+        if not files:
+            raise UserError(
+                "there are no published results here",
+                file=folder,
+                hint="`make reference PAPER=spec_rl` packs a campaign",
+            )
+        records = {}
+        for file in files:
+            record = read_typed(file, PUBLISHED)
+            own = {"preset": folder.name, "paper": file.stem}
+            for key, value in own.items():
+                if record[key] != value:
+                    raise UserError(
+                        f"this is the record of another {key}", file=file, key=key, value=record[key], allowed=value
+                    )
+            for name in record["sha256"]:
+                check_inside(folder / name, folder, file, "sha256")
+            check_hashes(folder, record["sha256"], file)
+            records[file.stem] = record
+        return cls(layout, records)
+
+
+def record_file(layout: Layout, paper: str) -> Path:
+    """Record of a paper's published results."""
+    # By the layout's rules for names, so that no name leads out of the folder.
+    return layout.folder / layout.collected(paper).with_suffix(".json").name
+
+
+def runs_file(layout: Layout, paper: str) -> Path:
+    """Zip file with the manifests and scores of a paper's runs, and the records of their initial policies' evaluation.
+
+    Names in it are paths in a preset's results.
+    """
+    return layout.folder / "runs" / f"{layout.collected(paper).name}.zip"
+
+
+def sample_file(layout: Layout, paper: str) -> Path:
+    """Zip file with all records of one run: the rollouts of its first and last step, generations and grades."""
+    return layout.folder / "samples" / f"{layout.collected(paper).name}.zip"
+
+
+def without_manifests(file: Path) -> bytes:
+    """Data of a table or figure without the column `manifests`."""
+    header, *rows = csv.reader(io.StringIO(file.read_text(encoding="utf-8"), newline=""))
+    kept = [i for i, name in enumerate(header) if name != "manifests"]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([row[i] for i in kept] for row in (header, *rows))
+    return text.getvalue().encode()
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Work in a folder with `results`, with the experiments and the authors' data of the folder before.
+
+    Results name their files by paths that start with `results`.
+    """
+    variables = {CODE: str(code_root().absolute()), DATA: str(published_data().absolute())}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

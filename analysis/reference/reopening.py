@@ -1,0 +1,101 @@
+"""Report of published results: they are unpacked into a folder of results, and tables and claims are made again."""
+
+import shutil
+import zipfile
+from pathlib import Path
+
+from redraft.analysis.claims.files import write_claims
+from redraft.analysis.data.measured import RECORD
+from redraft.analysis.pages.report_pages import report
+from redraft.analysis.reference.published import Published, inside, runs_file, without_manifests
+from redraft.analysis.tables.files import write_tables
+from redraft.config import Experiments
+from redraft.errors import UserError
+from redraft.files import atomic
+from redraft.layout import Layout, check_inside
+from redraft.result_files import record_derived
+
+
+def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple[Layout, dict[str, list[str]]]:
+    """Write the report of published results.
+
+    Tables and claims are made again, from the collected runs, by the code and declarations of today. Figures are the
+    published ones, since some need rollouts, which are in the archive.
+
+    Args:
+        folder: published results, named after their preset.
+        output: folder in which `results/<preset>` is made; existing results there are replaced.
+        papers: papers to include; all if None.
+
+    Returns:
+        The results, and for each paper the published tables and claims that differ from those made again.
+
+    Raises:
+        UserError: if the published results are damaged, or the folder of results is not from an earlier call.
+    """
+    published = Published.read(folder)
+    chosen = [paper for paper in Experiments().papers if paper in published.records and paper in (papers or [paper])]
+    for paper in papers or ():
+        if paper not in published.records:
+            raise UserError(
+                "this paper is not published here", file=folder, key="paper", value=paper, allowed=published.records
+            )
+    layout = Layout(folder.name, output / "results")
+    _empty(layout.folder)
+    for paper in chosen:
+        _unpack(published, paper, layout)
+    with inside(output):
+        here = Layout(folder.name)
+        for paper in chosen:
+            figures = here.figures(paper)
+            record_derived(figures, figures.glob("*"), here.collected(paper) / RECORD)
+            write_tables(here.preset, paper)
+            if here.claims(paper).exists():
+                write_claims(here.preset, paper)
+        report(here.preset, chosen)
+    return layout, {paper: _differing(published, paper, layout) for paper in chosen}
+
+
+MARK = ".reopened"
+"""File in a folder of results that were unpacked here, and may be replaced."""
+
+
+def _empty(folder: Path) -> None:
+    """Remove results of an earlier call; a UserError for results of a campaign."""
+    if folder.exists() and not (folder / MARK).exists():
+        raise UserError(
+            "these results are not from an earlier call, and would be replaced",
+            file=folder,
+            hint="choose another folder with `--output`",
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARK).touch()
+
+
+def _unpack(published: Published, paper: str, layout: Layout) -> None:
+    """Copy all published files of a paper, and unpack its manifests."""
+    source = published.layout
+    for name in published.records[paper]["sha256"]:
+        if not name.endswith(".zip"):
+            with atomic(layout.folder / name) as temporary:
+                shutil.copyfile(source.folder / name, temporary)
+    runs = runs_file(source, paper)
+    with zipfile.ZipFile(runs) as archive:
+        for name in archive.namelist():
+            # Names are results/<preset>/..., and the file may be someone else's.
+            file = check_inside(layout.root.parent / name, layout.folder, runs, "name")
+            with atomic(file) as temporary:
+                temporary.write_bytes(archive.read(name))
+
+
+def _differing(published: Published, paper: str, layout: Layout) -> list[str]:
+    """Published tables and claims that are not equal to those made again."""
+    found = []
+    for name in published.records[paper]["sha256"]:
+        file = layout.folder / name
+        if name.startswith(("tables/", "claims/")):
+            again = without_manifests(file) if file.suffix == ".csv" else file.read_bytes()
+            if again != (published.layout.folder / name).read_bytes():
+                found.append(name)
+    return found

@@ -1,0 +1,135 @@
+"""`redraft publish`, `report` and `check`: published results, their report, and comparison with them."""
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset, Wide
+from redraft.cli.terminal import document, filled, table
+from redraft.errors import UserError
+from redraft.messages import echo
+
+if TYPE_CHECKING:
+    from redraft.analysis.reference.checking import ComparedNumber, Comparison
+
+WORDS = {"agrees": "agree", "differs": "differ", "not comparable": "not comparable"}
+"""Outcomes of several."""
+SHOWN = 20
+"""Differing runs and numbers of a paper that are printed; `--wide` and `--json` print all."""
+
+
+def publish(
+    paper: Annotated[str, typer.Argument(help="Folder under experiments/.")],
+    preset: Preset = DEFAULT_PRESET,
+    archives: Annotated[Path, typer.Option(help="Folder for the archive of rollouts, generations and grades.")] = Path(
+        "build/reference"
+    ),
+) -> None:
+    """Pack the finished campaign of a paper into results/reference, and write results/README.md."""
+    from redraft.analysis.reference.packing import publish as pack
+    from redraft.analysis.reference.page import write_page
+    from redraft.analysis.reference.published import REFERENCE
+    from redraft.layout import Layout, require
+
+    require("results")
+    record = pack(Layout(preset), paper, Layout(preset, REFERENCE), archives)
+    write_page(REFERENCE, REFERENCE.parent / "README.md")
+    runs, size = sum(map(len, record["cells"].values())), sum(f.stat().st_size for f in REFERENCE.rglob("*"))
+    echo(f"{paper}: {runs} runs published; all of {REFERENCE}: {size / 1e6:.1f} MB")
+    echo(f"archive: {archives / record['archive']['file']}, {record['archive']['bytes'] / 1e6:.0f} MB")
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Published results of a preset, such as results/reference/tiny.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder in which results/PRESET is made; build/report/PRESET if empty.")
+    ] = None,
+) -> None:
+    """Write the report of published results, from their collected runs; tables and claims are made again."""
+    from redraft.analysis.reference.reopening import reopen
+
+    layout, differing = reopen(folder, output or Path("build/report") / folder.resolve().name)
+    for paper, files in differing.items():
+        for file in files:
+            echo(filled(f"warning: {paper}: this version makes another {file} than the published one", "  "), err=True)
+    if not any(differing.values()):
+        echo("tables and claims made again: equal to the published ones")
+    echo(f"open {layout.report}")
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(help="Results of a preset.")] = Path("results") / DEFAULT_PRESET,
+    reference: Annotated[
+        Path | None, typer.Option(help="Published results; results/reference/PRESET if empty.")
+    ] = None,
+    papers: Annotated[
+        list[str] | None, typer.Option("--paper", help="Folder under experiments/; all that both have if empty.")
+    ] = None,
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare results with published ones: equal runs bit by bit, numbers by prediction intervals. Exit code 1 if
+    anything differs."""
+    from redraft.analysis.reference.checking import compare
+    from redraft.analysis.reference.published import REFERENCE, Published, inside
+    from redraft.config import Experiments
+    from redraft.layout import Layout
+
+    folder = folder.absolute()
+    published = Published.read((reference or REFERENCE / folder.name).absolute())
+    if folder.name != published.layout.preset:
+        raise UserError(
+            "these are published results of another preset",
+            file=published.layout.folder,
+            key="preset",
+            value=published.layout.preset,
+            allowed=folder.name,
+        )
+    with inside(folder.parents[1]):
+        layout, experiments = Layout(folder.name), Experiments()
+        own = [paper for paper in experiments.papers if (layout.collected(paper) / "collected.json").exists()]
+        both = [paper for paper in own if paper in published.records]
+        if missing := next((paper for paper in papers or () if paper not in both), None if both else "any paper"):
+            known = ", ".join(published.records)
+            raise UserError(
+                f"there are no results of {missing} to compare", file=folder, key="published", value=known, allowed=own
+            )
+        found = [compare(layout, published, paper, experiments) for paper in papers or both]
+    if as_json:
+        rows = [asdict(each) for each in found]
+        echo(document("check", {"folder": folder.name, "reference": str(reference or REFERENCE)}, rows))
+    else:
+        for each in found:
+            _print(each, wide)
+        echo("something differs" if any(each.differs for each in found) else "nothing differs")
+    if any(each.differs for each in found):
+        raise typer.Exit(1)
+
+
+def _print(found: "Comparison", wide: bool) -> None:
+    """Print counts of outcomes, and the runs and numbers that differ."""
+    from redraft.analysis.reference.checking import DIFFERS, NOT_COMPARABLE
+
+    echo(f"{found.paper}")
+    for name, each in (("runs of published seeds", found.runs), ("numbers of tables", found.numbers)):
+        counts = Counter(item.outcome for item in each)  # type: ignore[attr-defined]
+        echo(f"  {name}: {', '.join(f'{count} {WORDS[outcome]}' for outcome, count in counts.most_common()) or 'none'}")
+        reasons = Counter(item.reason for item in each if item.outcome == NOT_COMPARABLE)  # type: ignore[attr-defined]
+        for reason, count in reasons.most_common():
+            echo(filled(f"    {count} not comparable: {reason or 'no value'}", "      "))
+    for run in [run for run in found.runs if run.outcome == DIFFERS][: None if wide else SHOWN]:
+        echo(filled(f"  {run.run} differs: {run.reason}", "    "))
+    numbers = sorted((n for n in found.numbers if n.outcome == DIFFERS), key=lambda n: n.p_corrected)
+    if numbers:
+        rows = [_row(number) for number in numbers[: None if wide else SHOWN]]
+        header = ["table", "row", "column", "here", "published", "expected", "corrected p"]
+        echo(table(header, rows, wraps=["row"], wide=wide))
+
+
+def _row(number: "ComparedNumber") -> list[str]:
+    expected = f"{number.low:.4g} to {number.high:.4g}"
+    shown = [f"{value:.4g}" for value in (number.value, number.reference)]
+    return [str(number.table), number.row, number.column, *shown, expected, f"{number.p_corrected:.2g}"]

@@ -1,0 +1,477 @@
+"""Published results: packing, reports of them, and comparison of other results with them."""
+
+import csv
+import json
+import math
+import shutil
+import zipfile
+from contextlib import chdir
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from redraft.analysis.reference import packing
+from redraft.analysis.reference.checking import (
+    AGREES,
+    DIFFERS,
+    NOT_COMPARABLE,
+    ComparedNumber,
+    compare,
+    corrected,
+    predicted,
+)
+from redraft.analysis.reference.page import END, START, write_page
+from redraft.analysis.reference.published import Published, record_file, runs_file
+from redraft.cli.app import main
+from redraft.config import Experiments
+from redraft.errors import UserError
+from redraft.files import sha256, write_json
+from redraft.layout import Layout
+from redraft.result_files import record_derived, write_own_hash
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = Path("results/reference")
+
+
+@pytest.fixture(scope="module")
+def packed(campaign, tmp_path_factory):
+    """Folder of a copied campaign with its results published; tests copy it before they change it."""
+    folder = tmp_path_factory.mktemp("packed")
+    for name in ("results", "experiments"):
+        shutil.copytree(campaign / name, folder / name)
+    (folder / "results/README.md").write_text(f"# results\n\n{START}\nold\n{END}\n\nthe rest\n")
+    with pytest.MonkeyPatch.context() as patch, chdir(folder):
+        # The checkout of a developer has changes.
+        patch.setattr(packing, "check_code", lambda run: None)
+        main_ended(["publish", "spec_rl", "--preset", "smoke"])
+    return folder
+
+
+def main_ended(arguments):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert not end.value.code
+
+
+@pytest.fixture
+def place(packed, tmp_path, monkeypatch):
+    shutil.copytree(packed, tmp_path / "place")
+    monkeypatch.chdir(tmp_path / "place")
+    return tmp_path / "place"
+
+
+def compared():
+    with_reference = Published.read(REFERENCE.absolute() / "smoke")
+    return compare(Layout("smoke"), with_reference, "spec_rl", Experiments())
+
+
+def outcomes(items):
+    return {item.outcome for item in items}
+
+
+def rehash(file):
+    """Make the record of published results agree with a changed file."""
+    record = record_file(Layout("smoke", REFERENCE), "spec_rl")
+    content = json.loads(record.read_text())
+    content["sha256"][file.relative_to(REFERENCE / "smoke").as_posix()] = sha256(file)
+    write_json(record, content)
+
+
+def test_a_campaign_is_published_whole_and_small(packed):
+    layout = Layout("smoke", packed / REFERENCE)
+    record = Published.read(layout.folder).records["spec_rl"]
+    with chdir(packed):
+        manifests = Layout("smoke").manifests("spec_rl")
+    assert sum(map(len, record["cells"].values())) == len(manifests)
+    assert record["blocks"] == 2
+    assert record["hours"] == pytest.approx(
+        sum(json.loads((packed / file).read_text())["seconds"] for file in manifests) / 3600
+    )
+    with zipfile.ZipFile(runs_file(layout, "spec_rl")) as archive:
+        for file in manifests:
+            assert archive.read(file.as_posix()) == (packed / file).read_bytes()
+    kinds = {Path(name).suffix for name in record["sha256"]}
+    assert kinds == {".csv", ".md", ".svg", ".json", ".sha256", ".parquet", ".zip"}
+    own = packed / "results/smoke/tables/spec_rl/table01.csv"
+    header, *rows = csv.reader(own.open())
+    shown_header, *shown = csv.reader((layout.tables("spec_rl") / "table01.csv").open())
+    at = header.index("manifests")
+    assert shown_header == header[:at] + header[at + 1 :]
+    assert shown == [row[:at] + row[at + 1 :] for row in rows]
+
+
+def test_the_archive_has_what_regrading_needs_and_no_policy(packed):
+    record = json.loads(record_file(Layout("smoke", packed / REFERENCE), "spec_rl").read_text())["archive"]
+    file = packed / "build/reference" / record["file"]
+    assert (record["sha256"], record["bytes"], record["doi"]) == (sha256(file), file.stat().st_size, None)
+    with zipfile.ZipFile(file) as archive:
+        names = archive.namelist()
+        run = "results/smoke/runs/spec_rl/grpo-spec-linf/seed0/"
+        own = {name.removeprefix(run) for name in names if name.startswith(run)}
+        assert {"generations.parquet", "grades.parquet", "rollouts/step-0000.parquet", "steps.jsonl"} <= own
+        assert archive.read(run + "grades.parquet") == (packed / run / "grades.parquet").read_bytes()
+    assert len(names) == record["files"]
+    assert any(name.startswith("results/smoke/initial/") for name in names)
+    assert not [name for name in names if "policies/" in name or "checkpoints/" in name]
+
+
+def test_a_campaign_published_again_is_the_same_to_the_byte_and_keeps_the_identifier(place, monkeypatch):
+    monkeypatch.setattr(packing, "check_code", lambda run: None)
+    target, archives = Layout("smoke", REFERENCE), Path("build/reference")
+    file = record_file(target, "spec_rl")
+    content = json.loads(file.read_text())
+    write_json(file, content | {"archive": content["archive"] | {"doi": "10.5281/zenodo.1"}})
+    before = {path: path.read_bytes() for path in target.folder.rglob("*") if path.is_file()}
+    stale = target.tables("spec_rl") / "table99.csv"
+    stale.write_text("a\n")
+    packing.publish(Layout("smoke"), "spec_rl", target, archives)
+    assert {path: path.read_bytes() for path in target.folder.rglob("*") if path.is_file()} == before
+    write_json(file, content | {"archive": content["archive"] | {"doi": "10.5281/zenodo.1", "sha256": "0"}})
+    packing.publish(Layout("smoke"), "spec_rl", target, archives)
+    assert json.loads(file.read_text())["archive"]["doi"] is None, "another archive has another identifier"
+
+
+def _changed_claims():
+    file = Layout("smoke").claims("spec_rl")
+    claims = json.loads(file.read_text())
+    claims[0]["verdict"] = "reproduced" if claims[0]["verdict"] != "reproduced" else "contradicted"
+    write_json(file, claims)
+    write_own_hash(file)
+
+
+def _changed_table():
+    file = Layout("smoke").table("spec_rl", 1).with_suffix(".csv")
+    file.write_text(file.read_text().replace("grpo", "ppo"))
+
+
+def _changed_rollouts():
+    file = Layout("smoke").run("spec_rl/grpo-vanilla", 0) / "rollouts/step-0000.parquet"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+def _other_collected():
+    file = Layout("smoke").collected("spec_rl") / "scores.parquet"
+    pd.read_parquet(file).assign(correct=1).to_parquet(file)
+
+
+@pytest.mark.parametrize("change", [_changed_claims, _changed_table, _changed_rollouts, _other_collected])
+def test_what_does_not_belong_together_is_not_published(place, monkeypatch, change):
+    monkeypatch.setattr(packing, "check_code", lambda run: None)
+    change()
+    target = Layout("smoke", Path("elsewhere"))
+    with pytest.raises(UserError):
+        packing.publish(Layout("smoke"), "spec_rl", target, Path("archives"))
+    assert not target.root.exists()
+
+
+@pytest.mark.parametrize("git", [{"commit": None, "modified": None}, {"commit": "a" * 40, "modified": True}])
+def test_runs_of_code_without_a_commit_are_not_published(place, git):
+    from redraft.analysis.data.collect import Runs
+    from redraft.analysis.pages.run_pages import views
+
+    run = views(Layout("smoke"), "spec_rl", Runs.load(Layout("smoke").collected("spec_rl")))[0]
+    with pytest.raises(UserError, match="no commit names the code"):
+        packing.check_code(replace(run, manifest=run.manifest | {"git": git}))
+    packing.check_code(replace(run, manifest=run.manifest | {"git": {"commit": "a" * 40, "modified": False}}))
+
+
+def test_the_report_of_published_results_needs_no_run(packed, tmp_path, monkeypatch, capsys):
+    for name in (REFERENCE, "experiments"):
+        shutil.copytree(packed / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    main_ended(["report", "results/reference/smoke"])
+    printed = capsys.readouterr()
+    assert "equal to the published ones" in printed.out
+    assert not printed.err
+    made = tmp_path / "build/report/smoke/results/smoke"
+    own = packed / "results/smoke"
+    for name in ("tables/spec_rl/table01.csv", "tables/spec_rl/table01.html", "claims/spec_rl.json"):
+        assert (made / name).read_bytes() == (own / name).read_bytes()
+    pages = {file.relative_to(own) for file in (own / "report").rglob("*.html")}
+    assert {file.relative_to(made) for file in (made / "report").rglob("*.html")} == {
+        page for page in pages if page.parts[:2] != ("report", "runs") or page.parts[2] == "spec_rl"
+    }
+    # `share` fails if a link leads to no file.
+    shutil.copytree("experiments", made.parents[1] / "experiments")
+    monkeypatch.chdir(made.parents[1])
+    main_ended(["share", "--preset", "smoke"])
+    monkeypatch.chdir(tmp_path)
+    main_ended(["report", "results/reference/smoke"])
+
+
+def test_a_report_replaces_no_campaign(place, mistake):
+    text = mistake(place, "report", "results/reference/smoke", "--output", ".")
+    assert "not from an earlier call" in text
+    assert Layout("smoke").manifests("spec_rl")
+
+
+def test_a_published_table_that_this_version_makes_otherwise_is_named(place, capsys):
+    file = Layout("smoke", REFERENCE).table("spec_rl", 1).with_suffix(".csv")
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")
+    rehash(file)
+    main_ended(["report", "results/reference/smoke", "--output", "out"])
+    printed = capsys.readouterr()
+    assert "tables/spec_rl/table01.csv" in " ".join(printed.err.split())
+    assert "equal to the published" not in printed.out
+
+
+def test_published_results_are_checked_when_they_are_read(place, mistake):
+    folder, layout = REFERENCE / "smoke", Layout("smoke", REFERENCE)
+    record = record_file(layout, "spec_rl")
+    kept = record.read_text()
+    record.write_text(kept.replace('"spec_rl"', '"ar3po"', 1))
+    assert "the record of another paper" in mistake(place, "check", "results/smoke")
+    content = json.loads(kept)
+    record.write_text(json.dumps(content | {"sha256": content["sha256"] | {"../../README.md": "0"}}))
+    assert "leads out of the results" in mistake(place, "check", "results/smoke")
+    record.write_text(json.dumps({key: content[key] for key in content if key != "cells"}))
+    assert "wrong type" in mistake(place, "check", "results/smoke")
+    record.write_text(kept)
+    table = layout.table("spec_rl", 1).with_suffix(".csv")
+    table.write_text(table.read_text() + "\n")
+    assert "differs from the hash" in mistake(place, "report", "results/reference/smoke")
+    shutil.rmtree(folder)
+    assert "no published results" in mistake(place, "check", "results/smoke")
+
+
+def test_a_zip_file_that_leads_elsewhere_is_refused(place, mistake):
+    file = runs_file(Layout("smoke", REFERENCE), "spec_rl")
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("results/smoke/../../../evil", "x")
+    rehash(file)
+    assert "leads out" in mistake(place, "report", "results/reference/smoke", "--output", "out")
+    assert not (place.parent / "evil").exists()
+
+
+def test_the_page_has_tables_figures_verdicts_and_cost(packed):
+    text = (packed / "results/README.md").read_text()
+    assert text.startswith("# results\n")
+    assert text.endswith("the rest\n")
+    assert "old" not in text
+    record = json.loads(record_file(Layout("smoke", packed / REFERENCE), "spec_rl").read_text())
+    for headline in record["headlines"]:
+        assert headline["sentence"] in text
+    assert (packed / REFERENCE / "smoke/tables/spec_rl/main_result.md").read_text().strip() in text
+    links = [part.split(")")[0] for part in text.split("](")[1:]]
+    for link in links:
+        assert link.startswith("https://") or (packed / "results" / link).exists(), link
+    assert sum(link.endswith(".svg") for link in links) == 2
+    assert record["commits"][0][:12] in text
+
+
+def test_the_page_has_the_primary_claims_with_what_they_could_show(place):
+    file = Layout("smoke", REFERENCE).claims("spec_rl")
+    claims = json.loads(file.read_text())
+    power = {"effect": 1.592, "low": 1.2, "high": 18.0, "is_ratio": True, "units": 3, "needed": 4, "next_look": None}
+    part = {
+        "label": "ratio",
+        "expected": "below",
+        "threshold": 0.5,
+        "mean": 0.3,
+        "low": 0.2,
+        "high": 0.4,
+        "power": power,
+    }
+    assert claims[0]["primary"]
+    claims[0] |= {"verdict": "reproduced", "evidence": "ratio | 0.3", "parts": [part], "deciding": 0}
+    write_json(file, claims)
+    write_own_hash(file)
+    for each in (file, file.with_name(f"{file.name}.sha256")):
+        rehash(each)
+    write_page(REFERENCE, Path("results/README.md"))
+    lines = Path("results/README.md").read_text().splitlines()
+    (line,) = [line for line in lines if claims[0]["quotation"] in line]
+    assert [cell.strip() for cell in line.split(" | ")][1:] == ["reproduced", "ratio \\| 0.3", "a factor of 1.592 |"]
+
+
+def test_a_page_without_marks_is_left_alone(place):
+    page = place / "results/README.md"
+    page.write_text(f"{START}\nno end\n")
+    with pytest.raises(UserError, match="lacks a mark"):
+        write_page(REFERENCE, page)
+    assert page.read_text() == f"{START}\nno end\n"
+
+
+def test_equal_results_agree_bit_by_bit(place, capsys):
+    main_ended(["check", "results/smoke"])
+    assert "nothing differs" in capsys.readouterr().out
+    found = compared()
+    assert outcomes(found.runs) == {AGREES}
+    assert len(found.runs) == len(Layout("smoke").manifests("spec_rl"))
+    assert outcomes(found.numbers) == {AGREES, NOT_COMPARABLE}
+    timed = [number for number in found.numbers if number.reason == "times depend on the machine"]
+    assert {number.column for number in timed} >= {"speedup"}
+
+
+def _published_manifest(change):
+    """Change the published manifest of one run."""
+    file = runs_file(Layout("smoke", REFERENCE), "spec_rl")
+    name = "results/smoke/runs/spec_rl/grpo-vanilla/seed0/manifest.json"
+    with zipfile.ZipFile(file) as archive:
+        content = {each: archive.read(each) for each in archive.namelist()}
+    manifest = json.loads(content[name])
+    change(manifest)
+    content[name] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(file, "w") as archive:
+        for each, data in content.items():
+            archive.writestr(each, data)
+    rehash(file)
+
+
+def _set(part, key, value):
+    return lambda manifest: manifest[part].__setitem__(key, value)
+
+
+DIFFERENCES = {
+    "configuration": (lambda m: m.__setitem__("fingerprint", "0"), NOT_COMPARABLE, "another configuration"),
+    "processor": (_set("machine", "processor", "another"), NOT_COMPARABLE, "another processor: "),
+    "instructions": (_set("machine", "instructions", "avx"), NOT_COMPARABLE, "another instructions: "),
+    "torch": (_set("packages", "torch", "1.0"), NOT_COMPARABLE, "another torch: "),
+    "model": (_set("inputs", "initial_policy", "0"), DIFFERS, "another input: initial_policy"),
+    "rollouts": (_set("sha256", "rollouts/step-0001.parquet", "0"), DIFFERS, "rollouts/step-0001.parquet is the first"),
+    "policy": (_set("sha256", "policies/step-0003/model.safetensors", "0"), DIFFERS, "policies/step-0003"),
+}
+
+
+@pytest.mark.parametrize(("change", "outcome", "words"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_a_run_that_differs_or_cannot_be_compared_is_named_with_the_reason(place, change, outcome, words):
+    _published_manifest(change)
+    runs = {run.run: run for run in compared().runs}
+    changed = runs.pop("spec_rl/grpo-vanilla/seed0")
+    assert changed.outcome == outcome
+    assert words in changed.reason
+    assert outcomes(runs.values()) == {AGREES}
+
+
+def _published_frame(name, change):
+    layout = Layout("smoke", REFERENCE)
+    file = layout.collected("spec_rl") / f"{name}.parquet"
+    frame = pd.read_parquet(file)
+    change(frame)
+    frame.to_parquet(file, index=False)
+    record = file.with_name("collected.json")
+    content = json.loads(record.read_text())
+    write_json(record, content | {"sha256": content["sha256"] | {file.name: sha256(file)}})
+    for each in (file, record):
+        rehash(each)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "differs"),
+    [
+        ("steps", "reward", True),
+        ("steps", "seconds.rollout", False),
+        ("scores", "correct", True),
+        ("scores", "seconds", False),
+    ],
+)
+def test_an_edited_record_of_an_equal_run_differs(place, name, column, differs):
+    _published_frame(name, lambda frame: frame.__setitem__(column, frame[column] + 1))
+    found = compared()
+    assert outcomes(found.runs) == {DIFFERS if differs else AGREES}
+    assert not differs or all(column in run.reason for run in found.runs)
+
+
+def test_an_edited_number_of_a_table_differs_and_ends_with_code_1(place, capsys):
+    layout = Layout("smoke")
+    file = layout.table("spec_rl", 1).with_suffix(".csv")
+    frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    chosen = (frame["cell"] == "spec_rl/grpo-vanilla") & (frame["step"] == "") & (frame["column"] == "tokens_m")
+    assert chosen.sum() == 1
+    frame.loc[chosen, "reproduced"] = "1000.0"
+    frame.to_csv(file, index=False)
+    tables = layout.tables("spec_rl")
+    record_derived(tables, tables.glob("*"), layout.collected("spec_rl") / "measured.json")
+    with pytest.raises(SystemExit) as end:
+        main(["check", "results/smoke"])
+    printed = capsys.readouterr().out
+    assert end.value.code == 1
+    assert "something differs" in printed
+    assert "tokens_m" in printed
+    found = [number for number in compared().numbers if number.outcome == DIFFERS]
+    assert [(number.table, number.column, number.value) for number in found] == [(1, "tokens_m", 1000.0)]
+    with pytest.raises(SystemExit) as end:
+        main(["check", "results/smoke", "--json"])
+    assert end.value.code == 1
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert [n["column"] for n in row["numbers"] if n["outcome"] == DIFFERS] == ["tokens_m"]
+
+
+def test_swapped_rows_of_a_table_are_found_by_their_hash(place, mistake):
+    file = Layout("smoke").table("spec_rl", 1).with_suffix(".csv")
+    header, first, second, *rest = file.read_text().splitlines()
+    file.write_text("\n".join([header, second, first, *rest]) + "\n")
+    assert "differs from the hash" in mistake(place, "check", "results/smoke")
+
+
+def test_results_elsewhere_are_compared_too(place, tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    reference = str(place / REFERENCE / "smoke")
+    main_ended(["check", str(place / "results/smoke"), "--reference", reference])
+    assert "nothing differs" in capsys.readouterr().out
+
+
+def test_results_of_other_papers_or_presets_are_not_compared(place, mistake):
+    assert "no results of ar3po" in mistake(place, "check", "results/smoke", "--paper", "ar3po")
+    shutil.move("results/smoke", "results/tiny")
+    assert "another preset" in mistake(place, "check", "results/tiny", "--reference", "results/reference/smoke")
+
+
+# Prediction intervals
+
+
+def number(value, mean, units=3, reference_units=10):
+    return ComparedNumber(1, "row", "column", "paper/cell", value, units, mean, reference_units)
+
+
+def student(values):
+    """Mean and 95 % interval of values."""
+    from scipy import stats
+
+    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    return np.mean(values), np.mean(values) - half, np.mean(values) + half
+
+
+@pytest.mark.parametrize(("units", "reference_units"), [(1, 3), (1, 10), (3, 10), (10, 5)])
+@pytest.mark.parametrize("ratio", [False, True])
+def test_an_honest_number_is_within_its_prediction_interval_in_95_percent(units, reference_units, ratio):
+    rng, inside, below = np.random.default_rng(0), 0, 0
+    for _ in range(2000):
+        published, own = rng.normal(2, 0.7, reference_units), rng.normal(2, 0.7, units)
+        mean, low, high = student(published)
+        values = [np.mean(own), mean, low, high]
+        value, mean, low, high = np.exp(values) if ratio else values
+        found = predicted(number(value, mean, units, reference_units), low, high)
+        inside += found.low <= value <= found.high
+        below += found.p <= 0.05
+    assert inside == 2000 - below
+    # A binomial count with 95 % lies here with a probability of 99.9 %.
+    assert 1867 <= inside <= 1932
+
+
+def test_numbers_that_cannot_be_compared_say_why():
+    assert "no spread" in predicted(number(2.0, 1.0), 1.0, 1.0).reason
+    assert predicted(number(1.0, 1.0), 1.0, 1.0).p == 1
+    assert "not finite" in predicted(number(math.inf, 1.0), 0.5, 1.5).reason
+    assert "not finite" in predicted(number(math.nan, 1.0), 0.5, 1.5).reason
+    assert "not Student" in predicted(number(1.0, 1.0), 0.9, 1.5).reason
+    assert "ratio of zero" in predicted(number(0.0, 2.0), 1.0, 4.0).reason
+    for found in corrected([predicted(number(2.0, 1.0), 1.0, 1.0), number(math.nan, math.nan)]):
+        assert found.outcome == NOT_COMPARABLE
+
+
+def test_p_values_are_corrected_over_distinct_numbers():
+    far, near = predicted(number(3.0, 1.0), 0.5, 1.5), predicted(number(1.1, 1.0), 0.5, 1.5)
+    assert 0.001 < far.p < 0.02
+    alone = corrected([far])[0]
+    assert (alone.p_corrected, alone.outcome) == (far.p, DIFFERS)
+    assert corrected([far] * 50)[0].outcome == DIFFERS, "a number that several tables have counts once"
+    others = [predicted(number(1.1 + i / 1000, 1.0), 0.5, 1.5) for i in range(50)]
+    found = corrected([far, near, *others])
+    assert outcomes(found) == {AGREES}
+    assert found[0].p_corrected == pytest.approx(far.p * 52, rel=0.1)
