@@ -23,7 +23,7 @@ from redraft.analysis.reference.checking import (
     corrected,
     predicted,
 )
-from redraft.analysis.reference.page import END, START, write_page
+from redraft.analysis.reference.page import END, START
 from redraft.analysis.reference.published import Published, record_file, runs_file
 from redraft.cli.app import main
 from redraft.config import Experiments
@@ -46,6 +46,7 @@ def packed(campaign, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, chdir(folder):
         # The checkout of a developer has changes.
         patch.setattr(packing, "check_code", lambda run: None)
+        patch.setattr(page, "NOT_SHOWN", "")
         main_ended(["publish", "spec_rl", "--preset", "smoke"])
     return folder
 
@@ -263,7 +264,8 @@ def test_the_page_has_tables_figures_verdicts_and_cost(packed):
     assert record["commits"][0][:12] in text
 
 
-def test_the_page_has_the_primary_claims_with_what_they_could_show(place):
+def test_the_page_has_the_primary_claims_with_what_they_could_show(place, monkeypatch):
+    monkeypatch.setattr(page, "NOT_SHOWN", "")
     file = Layout("smoke", REFERENCE).claims("spec_rl")
     claims = json.loads(file.read_text())
     power = {"effect": 1.592, "low": 1.2, "high": 18.0, "is_ratio": True, "units": 3, "needed": 4, "next_look": None}
@@ -282,18 +284,18 @@ def test_the_page_has_the_primary_claims_with_what_they_could_show(place):
     write_own_hash(file)
     for each in (file, file.with_name(f"{file.name}.sha256")):
         rehash(each)
-    write_page(REFERENCE, Path("results/README.md"))
+    page.write_page(REFERENCE, Path("results/README.md"))
     lines = Path("results/README.md").read_text().splitlines()
     (line,) = [line for line in lines if claims[0]["quotation"] in line]
     assert [cell.strip() for cell in line.split(" | ")][1:] == ["reproduced", "ratio \\| 0.3", "a factor of 1.592 |"]
 
 
 def test_a_page_without_marks_is_left_alone(place):
-    page = place / "results/README.md"
-    page.write_text(f"{START}\nno end\n")
+    file = place / "results/README.md"
+    file.write_text(f"{START}\nno end\n")
     with pytest.raises(UserError, match="lacks a mark"):
-        write_page(REFERENCE, page)
-    assert page.read_text() == f"{START}\nno end\n"
+        page.write_page(REFERENCE, file)
+    assert file.read_text() == f"{START}\nno end\n"
 
 
 def test_equal_results_agree_bit_by_bit(place, capsys):
@@ -305,6 +307,13 @@ def test_equal_results_agree_bit_by_bit(place, capsys):
     assert outcomes(found.numbers) == {AGREES, NOT_COMPARABLE}
     timed = [number for number in found.numbers if number.reason == "times depend on the machine"]
     assert {number.column for number in timed} >= {"speedup"}
+
+
+def test_this_code_gives_the_published_results_of_the_smoke_preset(campaign, capsys):
+    """With other numbers publish that preset again (docs/published-results.md), and say in CHANGELOG.md what changed."""
+    with chdir(campaign):
+        main_ended(["check", "results/smoke", "--reference", str(ROOT / REFERENCE / "smoke")])
+    assert "numbers of tables: " in capsys.readouterr().out
 
 
 def _published_manifest(change):

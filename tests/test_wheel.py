@@ -276,8 +276,9 @@ def test_without_extras_a_project_has_its_own_experiments_and_results(without_ex
     assert "12 runs: 1 done, 11 waiting" in ends[1][1]
     assert "2 runs of the papers are missing" in ends[2][1]
     assert zipfile.ZipFile(folder / "results/tiny/report.zip").namelist() == [
-        "tiny/report.html",
-        "tiny/report/summary.json",
+        "README.md",
+        "results/tiny/report.html",
+        "results/tiny/report/summary.json",
     ]
     assert "measured (1 of 3 runs)" in ends[5][1]
 

@@ -12,8 +12,18 @@ from pydantic import TypeAdapter
 from redraft.cli.terminal import filled
 from redraft.errors import UserError
 from redraft.files import atomic, sha256, write_json
-from redraft.layout import Layout, check_inside
-from redraft.result_files import DERIVED, Typed, check_hashes, check_listed, read_record, read_with_hash
+from redraft.layout import Layout, check_inside, code_root
+from redraft.result_files import (
+    DERIVED,
+    Typed,
+    check_evaluation,
+    check_hashes,
+    check_listed,
+    check_run,
+    read_manifest,
+    read_record,
+    read_with_hash,
+)
 
 
 class _Headline(Typed):
@@ -113,10 +123,35 @@ def record_report(layout: Layout) -> None:
     write_json(layout.pages / DERIVED, {"sha256": {path: sha256(layout.folder / path) for path in sorted(paths)}})
 
 
-def pack_report(layout: Layout, file: Path) -> int:
-    """Write a zip of all pages and the files that they link to, and return the number of files.
+README = """# Results of the preset {preset}
 
-    The zip has one folder, named after the preset; `report.html` in it is the page to open.
+`results/{preset}/report.html` is the page to open; it needs no network. Paths in tables and records are relative to
+this folder.
+
+- `results/{preset}/runs/`: the record of each run: manifest, steps, scores and grades{responses}.
+- `results/{preset}/code/`: the code that made the runs, with its experiments, hyperparameters and locked versions of
+  all packages (`envs/*/requirements.lock`). `pip install results/{preset}/code/HASH` installs it. The page of a run
+  has the command that makes that run again.
+- `LICENSE` is the licence of code and results, `CITATION.cff` says how to cite them and the papers.
+"""
+RECORDS = (
+    *("manifest.json", "manifest.json.sha256", "steps.jsonl", "scores.json", "grades.json", "grades.parquet"),
+    *("generations.json", "diversity.json", "diversity.parquet"),
+)
+"""Files of a run or of an evaluated initial policy that are always packed."""
+RESPONSES = ("generations.parquet", "rollouts/*.parquet")
+"""Files that are packed only on request, since they are most of the size."""
+
+
+def pack_report(layout: Layout, file: Path, *, full: bool = False) -> int:
+    """Write a zip of the report and the records, grades and code of its runs; return the number of files.
+
+    Paths in the zip are those of the working directory: `results/<preset>/report.html` is the page to open.
+
+    Args:
+        layout: results of the preset.
+        file: the zip file.
+        full: pack generations and rollouts too.
 
     Raises:
         UserError: if there is no report, it links to a file that is not there or not in the preset's folder, or a file
@@ -138,11 +173,41 @@ def pack_report(layout: Layout, file: Path) -> int:
         check_hashes(layout.folder, {path: recorded[path] for path in sorted(paths)}, record)
     except UserError as error:
         raise error.replace(hint=hint) from None
+    root = layout.folder
+    names = {f"results/{layout.preset}/{path}": root / path for path in paths | set(_records(layout, paths, full))}
+    citation = {name: code_root() / name for name in ("LICENSE", "CITATION.cff") if (code_root() / name).exists()}
+    responses = ", generations and rollouts" if full else " (`redraft share --full` also packs all responses)"
     # Not strict about times: zip has none before 1980, and some file systems give files without a time that of 1970.
     with (
         atomic(file) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive,
     ):
-        for path in sorted(paths):
-            archive.write(layout.folder / path, f"{layout.preset}/{path}")
-    return len(paths)
+        archive.writestr("README.md", README.format(preset=layout.preset, responses=responses))
+        for name, source in sorted({**names, **citation}.items()):
+            archive.write(source, name)
+    return len(names) + len(citation) + 1
+
+
+def _records(layout: Layout, linked: set[str], full: bool) -> Iterator[str]:
+    """Records of all runs and initial policies that the pages link to, and the code of the runs, as paths."""
+    codes = set()
+    for path in sorted(linked):
+        folder, name = (layout.folder / path).parent, posixpath.basename(path)
+        if name not in ("manifest.json", "generations.json"):
+            continue
+        # Published results that were unpacked have neither steps nor grades.
+        complete = (folder / "grades.json").exists()
+        if name == "manifest.json":
+            codes.add(read_manifest(folder / name, "git")["git"].get("code"))
+            if complete:
+                check_run(folder, large=full)
+        elif complete:
+            check_evaluation(folder, large=full)
+        for pattern in (*RECORDS, *(RESPONSES if full else ())):
+            yield from (found.relative_to(layout.folder).as_posix() for found in sorted(folder.glob(pattern)))
+    for code in sorted(code for code in codes if code):
+        yield from (
+            found.relative_to(layout.folder).as_posix()
+            for found in sorted((layout.code / code).rglob("*"))
+            if found.is_file()
+        )

@@ -33,7 +33,7 @@ from redraft.layout import Layout
 from redraft.result_files import DERIVED, check_hashes, read_derived, read_scores
 
 AGREES, DIFFERS, NOT_COMPARABLE = "agrees", "differs", "not comparable"
-MACHINE, PACKAGES = ("processor", "instructions"), ("torch", "numpy", "transformers")
+MACHINE, PACKAGES = ("processor", "model", "instructions"), ("torch", "numpy", "transformers")
 """Keys of a manifest's machine and packages that decide whether its numbers repeat bit by bit."""
 OF_TIMES = (SPREAD, "tail_share")
 """Columns of steps that depend on times, besides seconds."""

@@ -18,6 +18,8 @@ from redraft.result_files import read_with_hash
 
 START, END = "<!-- published results, written by `redraft publish` -->", "<!-- end of published results -->"
 """Lines of the page between which published results are."""
+NOT_SHOWN = "smoke"
+"""Preset that is published only for `redraft check`: its models learn next to nothing."""
 FIGURES = 2
 """Figures of a paper on the page."""
 
@@ -41,6 +43,7 @@ def write_page(root: Path, page: Path) -> None:
             "this page lacks a mark for published results", file=page, key="mark", value=START if not start else END
         )
     presets = [Published.read(file.parent) for file in sorted({f.parent: f for f in root.glob("*/*.json")}.values())]
+    presets = [published for published in presets if published.layout.preset != NOT_SHOWN]
     experiments, parts = Experiments(), []
     for published in presets:
         preset = experiments.preset(published.layout.preset)

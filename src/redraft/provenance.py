@@ -204,19 +204,20 @@ INSTRUCTIONS = re.compile(r"(avx|fma|f16c|amx)\w*")
 
 
 def machine() -> dict[str, Any]:
-    """Processor with its instruction sets, cores and memory."""
+    """Processor with its model and instruction sets, cores and memory."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     # `platform.processor` is often empty on Linux.
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    first = dict(reversed([[part.strip() for part in line.partition(":")[::2]] for line in lines if ":" in line]))
+    model = [first.get(key, "") for key in ("cpu family", "model", "stepping", "cache size")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     return {
         "system": platform.platform(),
         "python": platform.python_version(),
-        "processor": next(iter(names), "") or platform.processor() or platform.machine(),
+        "processor": first.get("model name") or platform.processor() or platform.machine(),
         # A virtual machine may hide the processor's name, but not these.
-        "instructions": " ".join(sorted(flag for flag in flags if INSTRUCTIONS.fullmatch(flag))),
+        "model": " ".join(part for part in model if part),
+        "instructions": " ".join(sorted(filter(INSTRUCTIONS.fullmatch, first.get("flags", "").split()))),
         "cores": os.cpu_count(),
         "memory_gib": round(pages / 2**30, 1),
     }

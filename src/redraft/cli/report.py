@@ -137,13 +137,14 @@ def _figures(value: float | None) -> str:
 def share(
     preset: Preset = DEFAULT_PRESET,
     file: Annotated[Path | None, typer.Option(help="Zip file; results/<preset>/report.zip if empty.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Also pack all generations and rollouts.")] = False,
 ) -> None:
-    """Pack the report and every file that it links to into one zip."""
+    """Pack the report, its data, and the records, grades and code of its runs into one zip."""
     from redraft.analysis.pages.finished_report import pack_report
     from redraft.layout import Layout, require
 
     require("results")
     layout = Layout(preset)
     target = file or layout.folder / "report.zip"
-    number = pack_report(layout, target)
-    echo(f"{number} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen {preset}/report.html in it")
+    number = pack_report(layout, target, full=full)
+    echo(f"{number} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen results/{preset}/report.html in it")

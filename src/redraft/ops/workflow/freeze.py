@@ -21,8 +21,11 @@ from redraft.provenance import git_state
 PACKAGES = ("redraft", "redraft.analysis", "snakemake_logger_plugin_redraft")
 """Packages to copy from their import location to `src`; `analysis` is listed because it is a link, which a search for
 files does not follow. The packaged project is left out, since `PARTS` are copied from the root."""
-PARTS = ("Snakefile", "workflows", "experiments", "profiles", "envs", "CITATION.cff", "docs/metrics.md")
-"""Other files and folders of the repository to copy, if they exist."""
+PARTS = (
+    *("Snakefile", "workflows", "experiments", "profiles", "envs", "docs/metrics.md"),
+    *("CITATION.cff", "LICENSE", "README.md", "pyproject.toml"),
+)
+"""Other files and folders of the repository to copy, if they exist; with the last ones the copy can be installed."""
 
 
 def freeze(root: Path, preset: str, results: Path = Path("results")) -> Path:
