@@ -436,7 +436,7 @@ def failed(folder, capsys, *arguments):
 
 def test_every_command_with_json_prints_a_document_or_nothing_if_it_fails(folder, capsys):
     (folder / "results").mkdir()
-    assert ERRORS.keys() == COMMANDS.keys() - {"share", "report", "publish", "recover", "schema"}
+    assert ERRORS.keys() == COMMANDS.keys() - {"share", "report", "publish", "recover", "new", "schema"}
     for command, calls in ERRORS.items():
         for arguments in [*calls, ["--no-such-option"]]:
             out = failed(folder, capsys, command, *arguments, "--json")

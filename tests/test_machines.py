@@ -3,8 +3,10 @@
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -121,12 +123,32 @@ def test_the_commit_of_a_repository_around_the_checkout_is_not_this_code_s(top, 
     file = tmp_path / "copy/src/redraft/provenance.py"
     file.parent.mkdir(parents=True)
     file.touch()
+    shutil.copy(ROOT / "src/redraft/archive_commit.txt", file.parent)
     git(tmp_path / top, "init")
     git(tmp_path / top, "add", ".")
     git(tmp_path / top, "commit", "-m", "a")
     monkeypatch.setattr(provenance, "__file__", str(file))
     monkeypatch.setattr(provenance, "code_root", lambda: tmp_path)
     assert (provenance.git_state()["commit"] is not None) is known
+
+
+def test_a_download_of_a_commit_knows_it(tmp_path, monkeypatch):
+    checkout, download = tmp_path / "checkout", tmp_path / "download"
+    for name in (".gitattributes", "src/redraft/archive_commit.txt"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    git(checkout, "init")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-m", "a")
+    git(checkout, "archive", "--output", str(tmp_path / "a.tar"), "HEAD")
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        archive.extractall(download, filter="data")
+    commit = subprocess.run(
+        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    monkeypatch.setattr(provenance, "__file__", str(download / "src/redraft/provenance.py"))
+    monkeypatch.setattr(provenance, "code_root", lambda: tmp_path)
+    assert provenance.git_state() == {"commit": commit.stdout.strip(), "modified": None}
 
 
 def test_without_git_the_commit_is_not_known(monkeypatch, tmp_path):

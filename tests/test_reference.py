@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from redraft.analysis.reference import packing
+from redraft.analysis.reference import packing, page
 from redraft.analysis.reference.checking import (
     AGREES,
     DIFFERS,
@@ -310,7 +310,7 @@ def test_equal_results_agree_bit_by_bit(place, capsys):
 
 
 def test_this_code_gives_the_published_results_of_the_smoke_preset(campaign, capsys):
-    """With other numbers publish that preset again (docs/published-results.md), and say in CHANGELOG.md what changed."""
+    """After a change that gives other numbers, publish that preset again, and write into CHANGELOG.md what changed."""
     with chdir(campaign):
         main_ended(["check", "results/smoke", "--reference", str(ROOT / REFERENCE / "smoke")])
     assert "numbers of tables: " in capsys.readouterr().out

@@ -19,18 +19,17 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from redraft.analysis.data.collect import SPREAD, Runs
+from redraft.analysis.data.collect import COLLECTED, SPREAD, Runs
 from redraft.analysis.data.measured import RECORD
 from redraft.analysis.data.statistics import LEVEL
 from redraft.analysis.data.timing import is_timed
-from redraft.analysis.pages.run_pages import views
 from redraft.analysis.reference.published import Published, runs_file
 from redraft.analysis.tables.files import read_cells
 from redraft.analysis.tables.resolved import Resolved
 from redraft.analysis.tables.table_columns import expand
 from redraft.config import Experiments, Preset, TableWithoutRuns
 from redraft.layout import Layout
-from redraft.result_files import DERIVED, check_hashes, read_derived, read_scores
+from redraft.result_files import DERIVED, check_hashes, check_run, read_derived, read_manifest, read_scores
 
 AGREES, DIFFERS, NOT_COMPARABLE = "agrees", "differs", "not comparable"
 MACHINE, PACKAGES = ("processor", "model", "instructions"), ("torch", "numpy", "transformers")
@@ -113,41 +112,53 @@ class Comparison:
 
 
 def compare(layout: Layout, published: Published, paper: str, experiments: Experiments) -> Comparison:
-    """Compare a paper's results with the published ones.
+    """Compare a paper's results with the published ones; without tables only its runs.
 
     Raises:
         UserError: if a file of the results is missing, or is not the one that was recorded.
     """
+    collected = (layout.collected(paper) / COLLECTED).exists()
+    runs = Runs.load(layout.collected(paper)) if collected else None
+    numbers = corrected(_all_numbers(layout, published, paper, experiments)) if layout.tables(paper).exists() else []
+    return Comparison(paper, list(_runs(layout, published, paper, runs)), numbers)
+
+
+def _all_numbers(
+    layout: Layout, published: Published, paper: str, experiments: Experiments
+) -> Iterator[ComparedNumber]:
+    """Comparison of all tables that both results have."""
     folder, tables = layout.collected(paper), layout.tables(paper)
     check_hashes(tables, read_derived(tables, folder / RECORD), tables / DERIVED)
     preset, resolved = experiments.preset(layout.preset), Resolved.load(folder)
-    numbers: list[ComparedNumber] = []
     for table in resolved.tables:
         own, other = (each.table(paper, table.number).with_suffix(".csv") for each in (layout, published.layout))
         if isinstance(table, TableWithoutRuns) or not (own.exists() and other.exists()):
             continue
         columns = expand(table, resolved.benchmarks, resolved.reported, resolved.preset).columns
         timed = {column.name for column in columns if is_timed(column.quantity) or column.quantity in OF_TIMES}
-        numbers += _numbers(table.number, read_cells(own), read_cells(other), preset, timed)
-    return Comparison(paper, list(_runs(layout, published, paper)), corrected(numbers))
+        yield from _numbers(table.number, read_cells(own), read_cells(other), preset, timed)
 
 
-def _runs(layout: Layout, published: Published, paper: str) -> Iterator[ComparedRun]:
-    """Comparison of each run whose cell and seed are published."""
-    runs, known = Runs.load(layout.collected(paper)), published.layout
-    other_runs = Runs.load(known.collected(paper))
+def _runs(layout: Layout, published: Published, paper: str, collected: Runs | None) -> Iterator[ComparedRun]:
+    """Comparison of each evaluated run whose cell and seed are published."""
+    known = published.layout
+    other_collected = Runs.load(known.collected(paper))
     with zipfile.ZipFile(runs_file(known, paper)) as archive:
         names = set(archive.namelist())
-        for run in views(layout, paper, runs):
+        for file in layout.manifests(paper):
+            folder = file.parent
+            cell, seed = folder.parent.name, int(folder.name.removeprefix("seed"))
             # The published names are below results/<preset>, whatever the folder of these results is.
-            name = f"results/{known.preset}/runs/{run.cell_id}/seed{run.seed}"
-            if f"{name}/manifest.json" in names:
-                manifest = json.loads(archive.read(f"{name}/manifest.json"))
-                scores = json.loads(archive.read(f"{name}/scores.json"))
-                outcome, reason = _compare_run(run.manifest, read_scores(run.folder), manifest, scores)
-                if outcome == AGREES and (changed := _changed_records(runs, other_runs, run.cell, run.seed)):
+            name = f"results/{known.preset}/runs/{paper}/{cell}/{folder.name}"
+            if f"{name}/manifest.json" not in names or not (folder / "scores.json").exists():
+                continue
+            check_run(folder)
+            manifest, scores = (json.loads(archive.read(f"{name}/{each}.json")) for each in ("manifest", "scores"))
+            outcome, reason = _compare_run(read_manifest(file), read_scores(folder), manifest, scores)
+            if outcome == AGREES and collected:
+                if changed := _changed_records(collected, other_collected, cell, seed):
                     outcome, reason = DIFFERS, f"equal policies have other records: {changed}"
-                yield ComparedRun(f"{run.cell_id}/seed{run.seed}", outcome, reason)
+            yield ComparedRun(f"{paper}/{cell}/{folder.name}", outcome, reason)
 
 
 def _compare_run(

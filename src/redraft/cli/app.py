@@ -46,6 +46,7 @@ COMMANDS = {
     "predict": "redraft.cli.predict:predict",
     "audit": "redraft.cli.audit:audit",
     "validate": "redraft.cli.cells:validate",
+    "new": "redraft.cli.new:new",
     "schema": "redraft.cli.cells:schema",
 }
 """Function of each command, in the order of the help."""

@@ -90,7 +90,7 @@ def check(
         )
     with inside(folder.parents[1]):
         layout, experiments = Layout(folder.name), Experiments()
-        own = [paper for paper in experiments.papers if (layout.collected(paper) / "collected.json").exists()]
+        own = [paper for paper in experiments.papers if layout.manifests(paper)]
         both = [paper for paper in own if paper in published.records]
         if missing := next((paper for paper in papers or () if paper not in both), None if both else "any paper"):
             known = ", ".join(published.records)
