@@ -155,9 +155,12 @@ def _runs(layout: Layout, published: Published, paper: str, collected: Runs | No
             check_run(folder)
             manifest, scores = (json.loads(archive.read(f"{name}/{each}.json")) for each in ("manifest", "scores"))
             outcome, reason = _compare_run(read_manifest(file), read_scores(folder), manifest, scores)
-            if outcome == AGREES and collected:
-                if changed := _changed_records(collected, other_collected, cell, seed):
-                    outcome, reason = DIFFERS, f"equal policies have other records: {changed}"
+            if (
+                outcome == AGREES
+                and collected
+                and (changed := _changed_records(collected, other_collected, cell, seed))
+            ):
+                outcome, reason = DIFFERS, f"equal policies have other records: {changed}"
             yield ComparedRun(f"{paper}/{cell}/{folder.name}", outcome, reason)
 
 
