@@ -66,6 +66,7 @@ check: $(READY) ## check style, formatting and types
 	ruff format --check
 	mypy
 	snakefmt --check Snakefile workflows
+	snakemake --lint
 
 mutation: $(VENV)/.mutation ## count the deliberate faults that the tests detect, of N (docs/tests.md)
 	nice -n 15 python tests/mutation.py -n $(N) --seed $(SEED)

@@ -570,6 +570,7 @@ def test_the_lines_of_a_job_on_a_cluster(handler, clock):
     assert handler(**(job | {"jobid": 8}), local=True) == ["  start  train a"]
     assert handler("2 jobs will never start", level=logging.WARNING) == ["2 jobs will never start"]
     assert handler("Complete log(s): here") == []
+    assert handler("Congratulations, your workflow is in a good condition!"), "the answer of --lint"
     assert handler("this call took 2 minutes", always_shown=True) == ["this call took 2 minutes"]
 
 

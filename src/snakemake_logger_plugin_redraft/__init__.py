@@ -45,6 +45,8 @@ SHOWN_NOTES = Path(".snakemake/shown-notes.txt")
 """Those that were shown in this checkout."""
 SETTLED_SECONDS = 60
 """Time in Slurm's queue after which a job waits for resources, not for Slurm's next scheduling."""
+ANSWERS = ("Nothing to be done", "Congratulations")
+"""Starts of lines that are all that Snakemake answers: to a finished campaign, and to `--lint`."""
 END_OF_DRY_RUN = "This was a dry-run"
 """Start of Snakemake's last line of a dry run."""
 
@@ -239,7 +241,7 @@ class LogHandler(LogHandlerBase):
             text = self.format(record).strip()
             if self.common_settings.dryrun:
                 text = "\n".join(shortened(line) for line in text.splitlines())
-            quiet = chatter and not self.common_settings.dryrun and not text.startswith("Nothing to be done")
+            quiet = chatter and not self.common_settings.dryrun and not text.startswith(ANSWERS)
             if text and not quiet and not shown_before(text):
                 self._write(text)
             if text.startswith(END_OF_DRY_RUN) and self._summarise:
