@@ -35,7 +35,7 @@ PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PIP_USER := 0
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help reproduce reference share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval vllm-of-gpu
+.PHONY: help reproduce reference share test fast test-all check mutation bench bench-gpu mlflow docs site lock clean lighteval vllm-of-gpu
 
 reproduce: $(READY) ## run the workflow at PRESET (default: tiny) and print the results
 	snakemake --config preset=$(PRESET)
@@ -87,6 +87,10 @@ docs: $(VENV)/.docs ## build the documentation site, with the JSON schemas, in b
 	redraft schema build/extra/schemas
 	sphinx-build --fail-on-warning --quiet -b html docs build/docs
 	@echo "build/docs/index.html"
+
+site: docs ## build a site of documentation and published results in build/site
+	redraft stage redraft.analysis.reference.site:write_site build/docs build/site
+	@echo "build/site/index.html"
 
 lighteval: $(LIGHTEVAL)/.ready ## install lighteval's environment
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from redraft.analysis.reference import packing, page
+from redraft.analysis.reference import packing, page, site
 from redraft.analysis.reference.checking import (
     AGREES,
     DIFFERS,
@@ -429,6 +429,24 @@ def test_results_of_other_papers_or_presets_are_not_compared(place, mistake):
     assert "no results of ar3po" in mistake(place, "check", "results/smoke", "--paper", "ar3po")
     shutil.move("results/smoke", "results/tiny")
     assert "another preset" in mistake(place, "check", "results/tiny", "--reference", "results/reference/smoke")
+
+
+def test_the_site_has_documentation_and_reports_and_no_broken_link(place, monkeypatch):
+    monkeypatch.setattr(site, "NOT_SHOWN", "")
+    docs = place / "build/docs"
+    (docs / ".doctrees").mkdir(parents=True)
+    (docs / "index.html").write_text('<a href="a%20b.html?v=1#c">b</a> <a href="https://example.org/x">x</a>')
+    (docs / "a b.html").write_text("b")
+    site.write_site("build/docs", "build/site")
+    made = place / "build/site"
+    assert {"docs/index.html", "index.html", "results/smoke/report/index.html"} <= {
+        file.relative_to(made).as_posix() for file in made.rglob("*.html")
+    }
+    assert not (made / "docs/.doctrees").exists()
+    assert "results/smoke/report.html" in (made / "index.html").read_text()
+    (docs / "a b.html").write_text('<a href="../../../README.md">out</a>')
+    with pytest.raises(UserError, match="not there"):
+        site.write_site("build/docs", "build/site")
 
 
 # Prediction intervals

@@ -101,6 +101,11 @@ class _Links(HTMLParser):
             self.links.append(link)
 
 
+def linked_files(page: Path) -> list[str]:
+    """Files that a page links to, relative to it and without parts of pages."""
+    return _Links(page.read_text(encoding="utf-8", errors="replace")).links
+
+
 def _linked(layout: Layout) -> Iterator[tuple[Path, str, str]]:
     """Page, link and path of each page and of each file that it links to; paths are relative to the preset's folder.
 
@@ -110,7 +115,7 @@ def _linked(layout: Layout) -> Iterator[tuple[Path, str, str]]:
     for page in [layout.report, *layout.pages.rglob("*.html")]:
         path = check_inside(page, layout.folder, page, "page").relative_to(layout.folder).as_posix()
         yield page, "", path
-        for link in _Links(page.read_text(encoding="utf-8", errors="replace")).links:
+        for link in linked_files(page):
             # Up from a folder that a symbolic link leads to is another folder: names are joined as a browser does.
             linked = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
             check_inside(layout.folder / linked, layout.folder, page, "href")
