@@ -43,6 +43,7 @@ def packed(campaign, tmp_path_factory):
     for name in ("results", "experiments"):
         shutil.copytree(campaign / name, folder / name)
     (folder / "results/README.md").write_text(f"# results\n\n{START}\nold\n{END}\n\nthe rest\n")
+    (folder / "README.md").write_text(f"first\n\n{START}{END}\n")
     with pytest.MonkeyPatch.context() as patch, chdir(folder):
         # The checkout of a developer has changes.
         patch.setattr(packing, "check_code", lambda run: None)
@@ -288,6 +289,18 @@ def test_the_page_has_the_primary_claims_with_what_they_could_show(place, monkey
     lines = Path("results/README.md").read_text().splitlines()
     (line,) = [line for line in lines if claims[0]["quotation"] in line]
     assert [cell.strip() for cell in line.split(" | ")][1:] == ["reproduced", "ratio \\| 0.3", "a factor of 1.592 |"]
+
+
+def test_the_first_page_has_each_headline_number_beside_the_paper_s_and_one_figure(packed):
+    text = (packed / "README.md").read_text()
+    assert text.startswith("first\n")
+    record = json.loads(record_file(Layout("smoke", packed / REFERENCE), "spec_rl").read_text())
+    run = [headline for headline in record["headlines"] if headline["mean"] is not None]
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "verdict" not in line]
+    assert [row.split("|")[1].strip() for row in rows] == [headline["short"] for headline in run]
+    links = [part.split(")")[0] for part in text.split("](")[1:]]
+    assert len(links) == 1
+    assert (packed / links[0]).exists()
 
 
 def test_a_page_without_marks_is_left_alone(place):

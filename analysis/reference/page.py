@@ -1,5 +1,6 @@
 """The page of published results (results/README.md), written from their records, tables, figures and claims alone."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ import pandas as pd
 from redraft.analysis.claims.verdicts import NOT_RUN
 from redraft.analysis.data.words import with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, seen_text
+from redraft.analysis.pages.headline import interval, number
 from redraft.analysis.reference.published import Published
 from redraft.config import Experiments
 from redraft.errors import UserError
@@ -17,7 +19,7 @@ from redraft.files import errors_of_reading, write_atomically
 from redraft.result_files import read_with_hash
 
 START, END = "<!-- published results, written by `redraft publish` -->", "<!-- end of published results -->"
-"""Lines of the page between which published results are."""
+"""Lines of a page between which published results are."""
 NOT_SHOWN = "smoke"
 """Preset that is published only for `redraft check`: its models learn next to nothing."""
 FIGURES = 2
@@ -25,7 +27,7 @@ FIGURES = 2
 
 
 def write_page(root: Path, page: Path) -> None:
-    """Write the published results of all presets into a page, between its two marks.
+    """Write all published results into a page, between its two marks.
 
     Args:
         root: folder with one folder of published results per preset.
@@ -34,24 +36,62 @@ def write_page(root: Path, page: Path) -> None:
     Raises:
         UserError: if the page lacks a mark, or published results are damaged.
     """
-    with errors_of_reading(page):
-        text = page.read_text(encoding="utf-8")
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise UserError(
-            "this page lacks a mark for published results", file=page, key="mark", value=START if not start else END
-        )
-    presets = [Published.read(file.parent) for file in sorted({f.parent: f for f in root.glob("*/*.json")}.values())]
-    presets = [published for published in presets if published.layout.preset != NOT_SHOWN]
     experiments, parts = Experiments(), []
-    for published in presets:
+    for published in _shown(root):
         preset = experiments.preset(published.layout.preset)
         parts.append(f"# Preset `{preset.name}`\n\n{preset.description}")
         for paper in experiments.papers:
             if paper in published.records:
                 parts.append("\n\n".join(_paper(published, paper, experiments, page.parent)))
-    write_atomically(page, f"{before}{START}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}")
+    _between_marks(page, parts)
+
+
+def write_summary(root: Path, page: Path) -> None:
+    """Write the headline numbers of all published papers, and one figure, into a page; arguments as of `write_page`."""
+    experiments, rows, figures = Experiments(), [], []
+    for published in _shown(root):
+        for paper in (paper for paper in experiments.papers if paper in published.records):
+            headlines = [h for h in published.records[paper]["headlines"] if h["mean"] is not None]
+            rows += [_summary_row(published.layout.preset, headline) for headline in headlines]
+            figures += [*_figures(published, paper, experiments, page.parent)]
+    parts = [str(pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True))] if rows else []
+    _between_marks(page, parts + figures[1:2])
+
+
+def _summary_row(preset: str, headline: Mapping[str, Any]) -> dict[str, str]:
+    """A headline number beside the paper's."""
+    form, numbers = headline["form"], {key: _number(headline[key]) for key in ("mean", "low", "high", "reported")}
+    ends = interval(numbers["low"], numbers["high"], form)
+    reported = "–" if math.isnan(numbers["reported"]) else number(numbers["reported"], form)
+    units = {"percent fewer": " fewer", "times": " as fast"}.get(form, "")
+    return {
+        "": headline["short"],
+        f"here (preset `{preset}`)": f"{number(numbers['mean'], form)}{ends}{units}",
+        "paper": f"{reported}{units}" if reported != "–" else reported,
+        "verdict": headline["verdict"],
+    }
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _shown(root: Path) -> list[Published]:
+    """All published results but those of the smoke preset."""
+    folders = sorted({file.parent for file in root.glob("*/*.json")})
+    return [Published.read(folder) for folder in folders if folder.name != NOT_SHOWN]
+
+
+def _between_marks(page: Path, parts: Iterable[str]) -> None:
+    """Replace what is between the two marks of a page."""
+    with errors_of_reading(page):
+        text = page.read_text(encoding="utf-8")
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        lacking = END if start else START
+        raise UserError("this page lacks a mark for published results", file=page, key="mark", value=lacking)
+    write_atomically(page, "\n\n".join([f"{before}{START}", *parts, f"{END}{after}"]))
 
 
 def _paper(published: Published, paper: str, experiments: Experiments, page: Path) -> Iterator[str]:
@@ -65,18 +105,21 @@ def _paper(published: Published, paper: str, experiments: Experiments, page: Pat
     main = layout.main_result(paper).with_suffix(".md")
     if main.exists() and (text := main.read_text(encoding="utf-8").strip()):
         yield text
-    drawn = [
-        (figure, stem.with_suffix(".svg"))
-        for figure in experiments.figures(paper).figures
-        if (stem := layout.figure(paper, figure.number)).with_suffix(".svg").exists()
-    ]
-    for figure, drawing in drawn[:FIGURES]:
-        yield f"![{figure.heading}: {figure.title}]({_link(drawing, page)})\n\n*{figure.heading}. {figure.title}*"
+    yield from list(_figures(published, paper, experiments, page))[:FIGURES]
     if layout.claims(paper).exists():
         yield from _claims(read_with_hash(layout.claims(paper), CLAIMS), record, _link(layout.claims(paper), page))
     yield _campaign(record)
     data = {"tables": layout.tables(paper), "figures": layout.figures(paper), "records": layout.collected(paper)}
     yield "All " + ", ".join(f"[{name}]({_link(folder, page)})" for name, folder in data.items()) + "."
+
+
+def _figures(published: Published, paper: str, experiments: Experiments, page: Path) -> Iterator[str]:
+    """Drawings of a paper's figures, in the order of their numbers."""
+    for figure in experiments.figures(paper).figures:
+        drawing = published.layout.figure(paper, figure.number).with_suffix(".svg")
+        if drawing.exists():
+            title = f"{figure.heading}: {figure.title}"
+            yield f"![{title}]({_link(drawing, page)})\n\n*{title}*"
 
 
 def _claims(claims: Iterable[Mapping[str, Any]], record: Mapping[str, Any], link: str) -> Iterator[str]:

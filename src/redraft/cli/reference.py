@@ -28,15 +28,16 @@ def publish(
         "build/reference"
     ),
 ) -> None:
-    """Pack the finished campaign of a paper into results/reference, and write results/README.md."""
+    """Pack the finished campaign of a paper into results/reference, and write results/README.md and README.md."""
     from redraft.analysis.reference.packing import publish as pack
-    from redraft.analysis.reference.page import write_page
+    from redraft.analysis.reference.page import write_page, write_summary
     from redraft.analysis.reference.published import REFERENCE
     from redraft.layout import Layout, require
 
     require("results")
     record = pack(Layout(preset), paper, Layout(preset, REFERENCE), archives)
     write_page(REFERENCE, REFERENCE.parent / "README.md")
+    write_summary(REFERENCE, Path("README.md"))
     runs, size = sum(map(len, record["cells"].values())), sum(f.stat().st_size for f in REFERENCE.rglob("*"))
     echo(f"{paper}: {runs} runs published; all of {REFERENCE}: {size / 1e6:.1f} MB")
     echo(f"archive: {archives / record['archive']['file']}, {record['archive']['bytes'] / 1e6:.0f} MB")
