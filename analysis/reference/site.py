@@ -53,6 +53,7 @@ def broken_links(site: Path) -> Iterator[tuple[Path, str]]:
     for page in sorted(site.rglob("*.html")):
         at = page.relative_to(site).parent.as_posix()
         for link in linked_files(page):
-            target = site / posixpath.normpath(posixpath.join(at, unquote(link.partition("?")[0])))
-            if not target.is_relative_to(site) or not (target.is_file() or (target / "index.html").is_file()):
+            name = posixpath.normpath(posixpath.join(at, unquote(link.partition("?")[0])))
+            target = site / name
+            if name.startswith(("../", "/")) or not (target.is_file() or (target / "index.html").is_file()):
                 yield page, link
