@@ -351,8 +351,8 @@ def _set(part, key, value):
 DIFFERENCES = {
     "configuration": (lambda m: m.__setitem__("fingerprint", "0"), NOT_COMPARABLE, "another configuration"),
     "processor": (_set("machine", "processor", "another"), NOT_COMPARABLE, "another processor: "),
-    "instructions": (_set("machine", "instructions", "avx"), NOT_COMPARABLE, "another instructions: "),
-    "torch": (_set("packages", "torch", "1.0"), NOT_COMPARABLE, "another torch: "),
+    "instructions": (_set("machine", "instructions", "avx"), NOT_COMPARABLE, "another set of instructions: "),
+    "torch": (_set("packages", "torch", "1.0"), NOT_COMPARABLE, "another version of torch: "),
     "model": (_set("inputs", "initial_policy", "0"), DIFFERS, "another input: initial_policy"),
     "rollouts": (_set("sha256", "rollouts/step-0001.parquet", "0"), DIFFERS, "rollouts/step-0001.parquet is the first"),
     "policy": (_set("sha256", "policies/step-0003/model.safetensors", "0"), DIFFERS, "policies/step-0003"),

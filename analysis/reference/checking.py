@@ -32,8 +32,13 @@ from redraft.layout import Layout
 from redraft.result_files import DERIVED, check_hashes, check_run, read_derived, read_manifest, read_scores
 
 AGREES, DIFFERS, NOT_COMPARABLE = "agrees", "differs", "not comparable"
-MACHINE, PACKAGES = ("processor", "model", "instructions"), ("torch", "numpy", "transformers")
-"""Keys of a manifest's machine and packages that decide whether its numbers repeat bit by bit."""
+KINDS = {
+    ("machine", "processor"): "processor",
+    ("machine", "model"): "processor model",
+    ("machine", "instructions"): "set of instructions",
+    **{("packages", name): f"version of {name}" for name in ("torch", "numpy", "transformers")},
+}
+"""Keys of a manifest that decide whether its numbers repeat bit by bit, and their names."""
 OF_TIMES = (SPREAD, "tail_share")
 """Columns of steps that depend on times, besides seconds."""
 RELATIVE = 1e-9
@@ -170,11 +175,11 @@ def _compare_run(
     """Outcome and reason for two runs of a cell and a seed, from their manifests and scores."""
     if own["fingerprint"] != other["fingerprint"]:
         return NOT_COMPARABLE, "another configuration"
-    kinds = [("machine", key) for key in MACHINE] + [("packages", key) for key in PACKAGES]
-    for part, key in kinds:
-        found, known = (manifest[part].get(key) for manifest in (own, other))
+    for (part, key), name in KINDS.items():
+        # Manifests of earlier versions lack some.
+        found, known = (manifest[part].get(key, "unknown") for manifest in (own, other))
         if found != known:
-            return NOT_COMPARABLE, f"another {key}: {found}, published {known}"
+            return NOT_COMPARABLE, f"another {name}: {found}, published {known}"
     for key, known in other["inputs"].items():
         if own["inputs"].get(key) != known:
             return DIFFERS, f"another input: {key}"
