@@ -67,10 +67,15 @@ def test_a_new_method_passes_its_test(checkout, monkeypatch):
     assert "2 passed" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["Mine", "2nd", "a-b", "../a", "class", ""])
+@pytest.mark.parametrize("name", ["Mine", "2nd", "a-b", "../a", "class", "none", ""])
 @pytest.mark.parametrize("kind", ["paper", "method"])
 def test_a_name_that_python_or_paths_do_not_allow_is_an_error(checkout, mistake, kind, name):
     assert "cannot be a name" in mistake(checkout, "new", kind, name)
+
+
+@pytest.mark.parametrize("name", ["self", "math", "drafts", "acceptance"])
+def test_a_method_is_not_named_as_a_word_of_the_example_or_a_folder(checkout, mistake, name):
+    assert "cannot be a name" in mistake(checkout, "new", "method", name)
 
 
 def test_nothing_that_exists_is_replaced(checkout, mistake):

@@ -3,16 +3,20 @@
 import csv
 import json
 import math
+import re
 import shutil
 import zipfile
 from contextlib import chdir
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.pages.finished_report import record_report
 from redraft.analysis.reference import packing, page, site
 from redraft.analysis.reference.checking import (
     AGREES,
@@ -171,7 +175,6 @@ def test_what_does_not_belong_together_is_not_published(place, monkeypatch, chan
 
 @pytest.mark.parametrize("git", [{"commit": None, "modified": None}, {"commit": "a" * 40, "modified": True}])
 def test_runs_of_code_without_a_commit_are_not_published(place, git):
-    from redraft.analysis.data.collect import Runs
     from redraft.analysis.pages.run_pages import views
 
     run = views(Layout("smoke"), "spec_rl", Runs.load(Layout("smoke").collected("spec_rl")))[0]
@@ -237,7 +240,8 @@ def test_published_results_are_checked_when_they_are_read(place, mistake):
     table.write_text(table.read_text() + "\n")
     assert "differs from the hash" in mistake(place, "report", "results/reference/smoke")
     shutil.rmtree(folder)
-    assert "no published results" in mistake(place, "check", "results/smoke")
+    assert "no results of this preset are published here" in mistake(place, "check", "results/smoke")
+    assert "no published results" in mistake(place, "report", "results/reference/smoke")
 
 
 def test_a_zip_file_that_leads_elsewhere_is_refused(place, mistake):
@@ -326,7 +330,12 @@ def test_this_code_gives_the_published_results_of_the_smoke_preset(campaign, cap
     """After a change that gives other numbers, publish that preset again, and write into CHANGELOG.md what changed."""
     with chdir(campaign):
         main_ended(["check", "results/smoke", "--reference", str(ROOT / REFERENCE / "smoke")])
-    assert "numbers of tables: " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    agreeing = {
+        name: int(count) for name, count in re.findall(r"(runs|numbers) of [a-z ]+: (\d+) (?:agree|not)", printed)
+    }
+    assert agreeing["runs"] == 4
+    assert agreeing["numbers"] > 40, "most numbers of the tables that the test's campaign has"
 
 
 def _published_manifest(change):
@@ -441,7 +450,127 @@ def test_results_elsewhere_are_compared_too(place, tmp_path, monkeypatch, capsys
 def test_results_of_other_papers_or_presets_are_not_compared(place, mistake):
     assert "no results of ar3po" in mistake(place, "check", "results/smoke", "--paper", "ar3po")
     shutil.move("results/smoke", "results/tiny")
-    assert "another preset" in mistake(place, "check", "results/tiny", "--reference", "results/reference/smoke")
+    text = mistake(place, "check", "results/tiny", "--reference", "results/reference/smoke")
+    assert "no results of this preset are published here" in text
+
+
+@pytest.mark.parametrize("folder", ["backup/smoke", "nothing/smoke", "results/nothing", "/no/such/smoke"])
+def test_no_other_folder_than_the_named_one_is_compared(place, mistake, folder):
+    shutil.copytree("results/smoke", "backup/smoke")
+    reference = str(place / REFERENCE / "smoke")
+    assert "results/PRESET" in mistake(place, "check", folder, "--reference", reference)
+
+
+def test_a_run_that_is_not_collected_yet_is_compared_by_its_files(place):
+    collected = Layout("smoke").collected("spec_rl")
+    runs = Runs.load(collected)
+    chosen = runs.runs["manifest"].str.contains("grpo-vanilla/seed0")
+    assert chosen.sum() == 1
+    others = [frame[~((frame["cell"] == "grpo-vanilla") & (frame["seed"] == 0))] for frame in (runs.steps, runs.scores)]
+    shutil.rmtree(Layout("smoke").tables("spec_rl"))
+    Runs(runs.runs[~chosen], *others).save(collected)
+    assert outcomes(compared().runs) == {AGREES}
+
+
+@pytest.mark.parametrize("change", ["removed", "other"])
+def test_tables_of_runs_that_are_not_there_any_more_are_an_error(place, mistake, change):
+    folder = Layout("smoke").run("spec_rl/grpo-vanilla", 0)
+    if change == "removed":
+        shutil.rmtree(folder)
+    else:
+        (folder / "manifest.json").write_text("{}")
+    assert "collected.json" in mistake(place, "check", "results/smoke")
+
+
+def test_numbers_that_are_not_there_are_counted(place, capsys):
+    layout = Layout("smoke")
+    tables = layout.tables("spec_rl")
+    file = layout.table("spec_rl", 3).with_suffix(".csv")
+    frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    frame.assign(cell="spec_rl/other").to_csv(file, index=False)
+    record_derived(tables, tables.glob("*"), layout.collected("spec_rl") / "measured.json")
+    found = compared()
+    assert found.absent == (frame["seeds"] != "").sum() > 0
+    assert 3 not in {number.table for number in found.numbers}
+    main_ended(["check", "results/smoke"])
+    assert f"{found.absent} published numbers are not among these" in capsys.readouterr().out
+
+
+def test_damaged_published_files_are_errors(place, mistake):
+    layout = Layout("smoke", REFERENCE)
+    file, kept = runs_file(layout, "spec_rl"), runs_file(layout, "spec_rl").read_bytes()
+    file.write_bytes(b"no zip")
+    rehash(file)
+    for command in (("check", "results/smoke"), ("report", "results/reference/smoke", "--output", "out")):
+        assert "damaged" in mistake(place, *command)
+    for content in (b"[1]", b"{}", b"no json"):
+        with zipfile.ZipFile(file, "w") as archive:
+            for name in ("manifest.json", "scores.json"):
+                archive.writestr(f"results/smoke/runs/spec_rl/grpo-vanilla/seed0/{name}", content)
+        rehash(file)
+        assert "damaged" in mistake(place, "check", "results/smoke")
+    file.write_bytes(kept)
+    rehash(file)
+    table = layout.table("spec_rl", 3).with_suffix(".csv")
+    frame = pd.read_csv(table, dtype=str, keep_default_na=False)
+    frame.loc[frame["seeds"] != "", "reproduced"] = "abc"
+    for damage in (b"\xff\xfe\x00", frame.to_csv(index=False).encode()):
+        table.write_bytes(damage)
+        rehash(table)
+        assert "damaged" in mistake(place, "check", "results/smoke")
+
+
+def test_a_file_that_the_record_does_not_list_is_an_error(place, mistake):
+    layout = Layout("smoke", REFERENCE)
+    (layout.tables("spec_rl") / "table99.csv").write_text("a\n")
+    assert "no hash of this file" in mistake(place, "check", "results/smoke")
+    rehash(layout.tables("spec_rl") / "table99.csv")
+    record = record_file(layout, "spec_rl")
+    content = json.loads(record.read_text())
+    del content["sha256"]["runs/spec_rl.zip"]
+    write_json(record, content)
+    runs_file(layout, "spec_rl").unlink()
+    assert "lacks the hash of runs/spec_rl.zip" in mistake(place, "check", "results/smoke")
+
+
+def test_a_published_table_that_is_not_made_is_named(place, capsys):
+    layout = Layout("smoke", REFERENCE)
+    file = layout.tables("spec_rl") / "table99.csv"
+    file.write_text("group,row\nfake,1\n")
+    rehash(file)
+    main_ended(["report", "results/reference/smoke", "--output", "out"])
+    assert "table99.csv" in capsys.readouterr().err
+
+
+def test_a_report_removes_nothing_that_it_has_not_written(place, mistake):
+    main_ended(["report", "results/reference/smoke", "--output", "out"])
+    later = place / "out/results/smoke/runs/spec_rl/mine/seed0/precious"
+    later.parent.mkdir(parents=True)
+    later.write_text("trained later")
+    assert "not from an earlier call" in mistake(place, "report", "results/reference/smoke", "--output", "out")
+    assert later.exists()
+
+
+def test_nothing_is_published_onto_a_page_without_marks(place, mistake, monkeypatch):
+    monkeypatch.setattr(packing, "check_code", lambda run: None)
+    before = record_file(Layout("smoke", REFERENCE), "spec_rl").stat().st_mtime_ns
+    (place / "README.md").write_text("no marks")
+    assert "lacks a mark" in mistake(place, "publish", "spec_rl", "--preset", "smoke")
+    assert record_file(Layout("smoke", REFERENCE), "spec_rl").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("code", ["../../../../secret", "/etc", 5, ["a"]])
+def test_a_zip_has_no_file_that_a_manifest_leads_to_outside_the_code(place, mistake, code):
+    main_ended(["report", "results/reference/smoke", "--output", "out"])
+    file = next((place / "out/results/smoke/runs").rglob("manifest.json"))
+    manifest = json.loads(file.read_text())
+    manifest["git"]["code"] = code
+    write_json(file, manifest)
+    write_own_hash(file)
+    layout = Layout("smoke", place / "out/results")
+    record_report(layout)
+    shutil.copytree("experiments", place / "out/experiments")
+    assert "no hash of code" in mistake(place / "out", "share", "--preset", "smoke")
 
 
 def test_the_site_has_documentation_and_reports_and_no_broken_link(place, monkeypatch):
@@ -465,6 +594,9 @@ def test_the_site_has_documentation_and_reports_and_no_broken_link(place, monkey
 # Prediction intervals
 
 
+UNKNOWN = (math.nan, math.nan)
+
+
 def number(value, mean, units=3, reference_units=10):
     return ComparedNumber(1, "row", "column", "paper/cell", value, units, mean, reference_units)
 
@@ -486,7 +618,7 @@ def test_an_honest_number_is_within_its_prediction_interval_in_95_percent(units,
         mean, low, high = student(published)
         values = [np.mean(own), mean, low, high]
         value, mean, low, high = np.exp(values) if ratio else values
-        found = predicted(number(value, mean, units, reference_units), low, high)
+        found = predicted(number(value, mean, units, reference_units), UNKNOWN, (low, high), ratio)
         inside += found.low <= value <= found.high
         below += found.p <= 0.05
     assert inside == 2000 - below
@@ -495,23 +627,42 @@ def test_an_honest_number_is_within_its_prediction_interval_in_95_percent(units,
 
 
 def test_numbers_that_cannot_be_compared_say_why():
-    assert "no spread" in predicted(number(2.0, 1.0), 1.0, 1.0).reason
-    assert predicted(number(1.0, 1.0), 1.0, 1.0).p == 1
-    assert "not finite" in predicted(number(math.inf, 1.0), 0.5, 1.5).reason
-    assert "not finite" in predicted(number(math.nan, 1.0), 0.5, 1.5).reason
-    assert "not Student" in predicted(number(1.0, 1.0), 0.9, 1.5).reason
-    assert "ratio of zero" in predicted(number(0.0, 2.0), 1.0, 4.0).reason
-    for found in corrected([predicted(number(2.0, 1.0), 1.0, 1.0), number(math.nan, math.nan)]):
+    def reason(found, published, is_ratio=False, own=UNKNOWN):
+        return predicted(found, own, published, is_ratio).reason
+
+    assert "not finite" in reason(number(math.inf, 1.0), (0.5, 1.5))
+    assert "not finite" in reason(number(math.nan, 1.0), (0.5, 1.5))
+    assert "no logarithm" in reason(number(0.0, 2.0), (1.0, 4.0), is_ratio=True)
+    assert "no logarithm" in reason(number(1.0, 2.0), (-1.0, 4.0), is_ratio=True)
+    assert "single published block" in reason(number(1.0, 2.0, reference_units=1), UNKNOWN)
+    assert "no spread" in reason(number(2.0, 1.0), (1.0, 1.0), own=(1.5, 2.5))
+    for found in corrected([number(math.nan, math.nan), predicted(number(2.0, 1.0), (1.5, 2.5), (1.0, 1.0), False)]):
         assert found.outcome == NOT_COMPARABLE
 
 
-def test_p_values_are_corrected_over_distinct_numbers():
-    far, near = predicted(number(3.0, 1.0), 0.5, 1.5), predicted(number(1.1, 1.0), 0.5, 1.5)
+@pytest.mark.parametrize(("units", "reference_units"), [(1, 3), (3, 3), (3, 10), (10, 10)])
+def test_a_number_without_spread_differs_by_the_chance_of_its_division(units, reference_units):
+    """If blocks are exchangeable, each division of the equal ones from the others is equally likely."""
+    found = predicted(number(2.0, 1.0, units, reference_units), (2.0, 2.0), (1.0, 1.0), False)
+    assert found.p == 1 / len(list(combinations(range(units + reference_units), units)))
+    assert predicted(number(1.0, 1.0, units, reference_units), (1.0, 1.0), (1.0, 1.0), False).p == 1
+
+
+def test_a_gross_difference_of_a_narrow_interval_is_found():
+    for value in (0.0, -5.0):
+        (found,) = corrected([predicted(number(value, 100.0, 10, 10), UNKNOWN, (99.95, 100.05), False)])
+        assert found.outcome == DIFFERS
+
+
+def test_p_values_are_corrected_over_distinct_numbers_that_are_tests():
+    far, near = (predicted(number(value, 1.0), UNKNOWN, (0.5, 1.5), False) for value in (3.0, 1.1))
+    equal = predicted(number(1.0, 1.0), UNKNOWN, (1.0, 1.0), False)
     assert 0.001 < far.p < 0.02
-    alone = corrected([far])[0]
+    alone = corrected([far, equal])[0]
     assert (alone.p_corrected, alone.outcome) == (far.p, DIFFERS)
+    assert corrected([equal])[0].outcome == AGREES
     assert corrected([far] * 50)[0].outcome == DIFFERS, "a number that several tables have counts once"
-    others = [predicted(number(1.1 + i / 1000, 1.0), 0.5, 1.5) for i in range(50)]
+    others = [predicted(number(1.1 + i / 1000, 1.0), UNKNOWN, (0.5, 1.5), False) for i in range(50)]
     found = corrected([far, near, *others])
     assert outcomes(found) == {AGREES}
     assert found[0].p_corrected == pytest.approx(far.p * 52, rel=0.1)

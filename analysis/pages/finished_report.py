@@ -1,6 +1,7 @@
 """Use of a finished report: its headline numbers as text for the terminal, and one zip file of all its pages."""
 
 import posixpath
+import re
 import zipfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -144,6 +145,7 @@ RECORDS = (
     *("generations.json", "diversity.json", "diversity.parquet"),
 )
 """Files of a run or of an evaluated initial policy that are always packed."""
+CODE_HASH = re.compile("[0-9a-f]{16}")
 RESPONSES = ("generations.parquet", "rollouts/*.parquet")
 """Files that are packed only on request, since they are most of the size."""
 
@@ -203,16 +205,18 @@ def _records(layout: Layout, linked: set[str], full: bool) -> Iterator[str]:
         # Published results that were unpacked have neither steps nor grades.
         complete = (folder / "grades.json").exists()
         if name == "manifest.json":
-            codes.add(read_manifest(folder / name, "git")["git"].get("code"))
+            if code := read_manifest(folder / name, "git")["git"].get("code"):
+                if not isinstance(code, str) or not CODE_HASH.fullmatch(code):
+                    raise UserError("this is no hash of code", file=folder / name, key="git.code", value=code)
+                codes.add(code)
             if complete:
                 check_run(folder, large=full)
         elif complete:
             check_evaluation(folder, large=full)
         for pattern in (*RECORDS, *(RESPONSES if full else ())):
             yield from (found.relative_to(layout.folder).as_posix() for found in sorted(folder.glob(pattern)))
-    for code in sorted(code for code in codes if code):
-        yield from (
-            found.relative_to(layout.folder).as_posix()
-            for found in sorted((layout.code / code).rglob("*"))
-            if found.is_file()
-        )
+    for code in sorted(codes):
+        for found in sorted((layout.code / code).rglob("*")):
+            if found.is_file():
+                check_inside(found, layout.code, layout.code / code, "code")
+                yield found.relative_to(layout.folder).as_posix()

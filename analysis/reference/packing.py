@@ -1,6 +1,5 @@
 """Packing of a paper's campaign: published results for the repository, and an archive of all its responses."""
 
-import shutil
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +13,14 @@ from redraft.analysis.data.timing import timed_unevenly
 from redraft.analysis.pages import headline
 from redraft.analysis.pages.claims_page import CLAIMS, counts
 from redraft.analysis.pages.run_pages import RunView, views
-from redraft.analysis.reference.published import PUBLISHED, record_file, runs_file, sample_file, without_manifests
+from redraft.analysis.reference.published import (
+    PUBLISHED,
+    files_of,
+    record_file,
+    runs_file,
+    sample_file,
+    without_manifests,
+)
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import atomic, own_hash_file, sha256, write_atomically, write_json
@@ -61,8 +67,8 @@ def publish(layout: Layout, paper: str, target: Layout, archives: Path) -> dict[
     files = {file.relative_to(layout.folder).as_posix(): file for found in source.values() for file in found}
     file = record_file(target, paper)
     previous = read_typed(file, PUBLISHED)["archive"] if file.exists() else {}
-    for folder in (target.tables(paper), target.figures(paper), target.collected(paper)):
-        shutil.rmtree(folder, ignore_errors=True)
+    for name in files_of(target, paper):
+        (target.folder / name).unlink()
     for name, path in files.items():
         write_atomically(target.folder / name, without_manifests(path) if path.suffix == ".csv" else path.read_bytes())
     root = layout.folder.parent

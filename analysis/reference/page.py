@@ -82,8 +82,8 @@ def _shown(root: Path) -> list[Published]:
     return [Published.read(folder) for folder in folders if folder.name != NOT_SHOWN]
 
 
-def _between_marks(page: Path, parts: Iterable[str]) -> None:
-    """Replace what is between the two marks of a page."""
+def require_marks(page: Path) -> tuple[str, str]:
+    """What is before and after the marks of a page, or a UserError if it lacks one."""
     with errors_of_reading(page):
         text = page.read_text(encoding="utf-8")
     before, start, rest = text.partition(START)
@@ -91,6 +91,12 @@ def _between_marks(page: Path, parts: Iterable[str]) -> None:
     if not (start and end):
         lacking = END if start else START
         raise UserError("this page lacks a mark for published results", file=page, key="mark", value=lacking)
+    return before, after
+
+
+def _between_marks(page: Path, parts: Iterable[str]) -> None:
+    """Replace what is between the two marks of a page."""
+    before, after = require_marks(page)
     write_atomically(page, "\n\n".join([f"{before}{START}", *parts, f"{END}{after}"]))
 
 

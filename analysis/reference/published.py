@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from redraft.errors import UserError
 from redraft.layout import CODE, Layout, check_inside, code_root, published_data
 from redraft.layout import PUBLISHED as DATA
-from redraft.result_files import Typed, check_hashes, read_typed
+from redraft.result_files import Typed, check_hashes, check_listed, read_typed
 
 REFERENCE = Path("results/reference")
 """Root of the published results in the repository."""
@@ -65,13 +65,14 @@ class Published:
         Raises:
             UserError: if the folder has no record, or a file is missing, changed or outside the folder.
         """
+        folder = folder.resolve()  # also `.` has a name
         layout = Layout(folder.name, folder.parent)
         files = sorted(folder.glob("*.json"))
         if not files:
             raise UserError(
                 "there are no published results here",
                 file=folder,
-                hint="`make reference PAPER=spec_rl` packs a campaign",
+                hint="`redraft publish PAPER` packs a campaign",
             )
         records = {}
         for file in files:
@@ -85,8 +86,29 @@ class Published:
             for name in record["sha256"]:
                 check_inside(folder / name, folder, file, "sha256")
             check_hashes(folder, record["sha256"], file)
+            if unknown := files_of(layout, file.stem) - record["sha256"].keys():
+                raise UserError("the record has no hash of this file", file=folder / min(unknown), value=file.name)
+            needed = [runs_file(layout, file.stem), *(layout.collected(file.stem) / name for name in NEEDED)]
+            check_listed((each.relative_to(folder).as_posix() for each in needed), record["sha256"], file)
             records[file.stem] = record
         return cls(layout, records)
+
+
+NEEDED = ("collected.json", "runs.parquet", "steps.parquet", "scores.parquet", "measured.json", "measured.parquet")
+"""Collected files without which nothing can be compared or shown."""
+
+
+def files_of(layout: Layout, paper: str) -> set[str]:
+    """Names of all files of a paper in a folder of published results, but not of its record."""
+    folders = (layout.tables(paper), layout.figures(paper), layout.collected(paper))
+    found = {file for folder in folders for file in folder.rglob("*") if file.is_file()}
+    for folder in (layout.claims(paper).parent, layout.cases(paper).parent, *(layout.folder / n for n in ZIPS)):
+        found |= {file for file in folder.glob(f"{paper}.*") if file.is_file()}
+    return {file.relative_to(layout.folder).as_posix() for file in found}
+
+
+ZIPS = ("runs", "samples")
+"""Folders of zip files."""
 
 
 def record_file(layout: Layout, paper: str) -> Path:

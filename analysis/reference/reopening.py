@@ -11,7 +11,7 @@ from redraft.analysis.reference.published import Published, inside, runs_file, w
 from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
 from redraft.errors import UserError
-from redraft.files import atomic
+from redraft.files import atomic, errors_of_reading, write_atomically
 from redraft.layout import Layout, check_inside
 from redraft.result_files import record_derived
 
@@ -50,38 +50,56 @@ def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple
             figures = here.figures(paper)
             record_derived(figures, figures.glob("*"), here.collected(paper) / RECORD)
             write_tables(here.preset, paper)
-            if here.claims(paper).exists():
+            if published.layout.claims(paper).exists():
                 write_claims(here.preset, paper)
         report(here.preset, chosen)
+    write_atomically(layout.folder / MARK, "\n".join(sorted(_files(layout.folder))))
     return layout, {paper: _differing(published, paper, layout) for paper in chosen}
 
 
 MARK = ".reopened"
-"""File in a folder of results that were unpacked here, and may be replaced."""
+"""File in a folder of results that were unpacked here, with the names of all files that were written."""
+AGAIN = ("tables/", "claims/")
+"""Starts of the names of files that are made again."""
 
 
 def _empty(folder: Path) -> None:
-    """Remove results of an earlier call; a UserError for results of a campaign."""
-    if folder.exists() and not (folder / MARK).exists():
+    """Remove results of an earlier call; a UserError if there are other files, such as those of a campaign."""
+    mark = folder / MARK
+    if folder.is_symlink() or (folder.exists() and (not mark.exists() or _files(folder) - _written(mark))):
         raise UserError(
-            "these results are not from an earlier call, and would be replaced",
+            "there are results that are not from an earlier call, and would be removed",
             file=folder,
             hint="choose another folder with `--output`",
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / MARK).touch()
+    mark.touch()
+
+
+def _files(folder: Path) -> set[str]:
+    """Names of all files but the mark and a zip file of the report."""
+    return {
+        file.relative_to(folder).as_posix()
+        for file in folder.rglob("*")
+        if file.is_file() and file.name not in (MARK, "report.zip")
+    }
+
+
+def _written(mark: Path) -> set[str]:
+    return set(mark.read_text(encoding="utf-8").splitlines())
 
 
 def _unpack(published: Published, paper: str, layout: Layout) -> None:
     """Copy all published files of a paper, and unpack its manifests."""
     source = published.layout
     for name in published.records[paper]["sha256"]:
-        if not name.endswith(".zip"):
+        # Tables and claims are made again; copies of them could not differ from themselves.
+        if not name.endswith(".zip") and not name.startswith(AGAIN):
             with atomic(layout.folder / name) as temporary:
                 shutil.copyfile(source.folder / name, temporary)
     runs = runs_file(source, paper)
-    with zipfile.ZipFile(runs) as archive:
+    with errors_of_reading(runs, zipfile.BadZipFile), zipfile.ZipFile(runs) as archive:
         for name in archive.namelist():
             # Names are results/<preset>/..., and the file may be someone else's.
             file = check_inside(layout.root.parent / name, layout.folder, runs, "name")
@@ -90,12 +108,17 @@ def _unpack(published: Published, paper: str, layout: Layout) -> None:
 
 
 def _differing(published: Published, paper: str, layout: Layout) -> list[str]:
-    """Published tables and claims that are not equal to those made again."""
-    found = []
-    for name in published.records[paper]["sha256"]:
-        file = layout.folder / name
-        if name.startswith(("tables/", "claims/")):
-            again = without_manifests(file) if file.suffix == ".csv" else file.read_bytes()
-            if again != (published.layout.folder / name).read_bytes():
-                found.append(name)
-    return found
+    """Published tables and claims that are not equal to those made again, and those that only one side has."""
+    made = {
+        file.relative_to(layout.folder).as_posix(): file
+        for folder in (layout.tables(paper), layout.claims(paper).parent)
+        for file in folder.glob("*" if folder == layout.tables(paper) else f"{paper}.*")
+        if file.suffix in (".csv", ".md") or folder != layout.tables(paper)
+    }
+    known = {name for name in published.records[paper]["sha256"] if name.startswith(AGAIN)}
+    found = set(made) ^ known
+    for name in known & set(made):
+        again = without_manifests(made[name]) if name.endswith(".csv") else made[name].read_bytes()
+        if again != (published.layout.folder / name).read_bytes():
+            found.add(name)
+    return sorted(found)

@@ -202,7 +202,7 @@ def node() -> dict[str, Any]:
     }
 
 
-INSTRUCTIONS = re.compile(r"(avx|fma|f16c|amx)\w*")
+INSTRUCTIONS = re.compile(r"(avx|fma|f16c|amx|asimd|sve|bf16|i8mm)\w*")
 """Instruction sets by which PyTorch and its libraries choose their kernels, as Linux names them."""
 
 
@@ -212,7 +212,9 @@ def machine() -> dict[str, Any]:
     lines = info.read_text().splitlines() if info.exists() else []
     # `platform.processor` is often empty on Linux.
     first = dict(reversed([[part.strip() for part in line.partition(":")[::2]] for line in lines if ":" in line]))
-    model = [first.get(key, "") for key in ("cpu family", "model", "stepping", "cache size")]
+    keys = ("cpu family", "model", "stepping", "cache size", "CPU implementer", "CPU part", "CPU revision")
+    model = [first.get(key, "") for key in keys]
+    flags = first.get("flags", first.get("Features", "")).split()
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     return {
         "system": platform.platform(),
@@ -220,7 +222,7 @@ def machine() -> dict[str, Any]:
         "processor": first.get("model name") or platform.processor() or platform.machine(),
         # A virtual machine may hide the processor's name, but not these.
         "model": " ".join(part for part in model if part),
-        "instructions": " ".join(sorted(filter(INSTRUCTIONS.fullmatch, first.get("flags", "").split()))),
+        "instructions": " ".join(sorted(filter(INSTRUCTIONS.fullmatch, flags))),
         "cores": os.cpu_count(),
         "memory_gib": round(pages / 2**30, 1),
     }

@@ -1,5 +1,6 @@
 """`redraft new`: the files of a small working paper or method, which are the examples of the documentation."""
 
+import builtins
 import keyword
 import re
 from pathlib import Path
@@ -41,18 +42,21 @@ def new(
     name: Annotated[str, typer.Argument(help="Lower-case letters, digits and underscores.")],
 ) -> None:
     """Write the seven files of a small paper that runs, or the file of a method and its test, to be edited."""
-    if not NAME.fullmatch(name) or keyword.iskeyword(name):
-        allowed = "lower-case letters, digits and underscores, a letter first, and no word of Python"
-        raise UserError("this cannot be a name", key="name", value=name, allowed=allowed)
-    page = PAGES[kind]
-    if not page.exists():
+    page, methods = PAGES[kind], Path("src/redraft/methods")
+    if not page.exists() or not methods.is_dir() or not Path("experiments/presets").is_dir():
         raise UserError("this writes into a checkout: call it in one", file=Path.cwd())
     with errors_of_reading(page):
         text = page.read_text(encoding="utf-8")
-    files = _paper(text, name) if kind == "paper" else _method(text, name)
+    files = _files(kind, text, name) if NAME.fullmatch(name) else {}
     for file in files:
         if file.exists() or (kind == "paper" and file.parent.exists() and file.name == "cells.yaml"):
             raise UserError("this exists already", file=file, key="name", value=name, hint="choose another name")
+    # Words of Python, and those that the documented method uses itself.
+    taken = {*keyword.kwlist, *map(str.lower, keyword.kwlist), *dir(builtins)}
+    taken |= set(re.findall(r"\w+", text)) - {METHOD} if kind == "method" else set()
+    if not files or name in taken or (kind == "method" and (methods / name).exists()):
+        allowed = "lower-case letters, digits and underscores, a letter first, and no word of Python or of the example"
+        raise UserError("this cannot be a name", key="name", value=name, allowed=allowed)
     for file, content in files.items():
         write_atomically(file, content)
         echo(f"wrote {file}")
@@ -64,6 +68,10 @@ def new(
     else:
         echo(f"now\n  pytest tests/test_{name}.py\n  redraft audit rules\nand give cells `reuse: {{kind: {name}}}`")
     echo(f"{page} explains each part")
+
+
+def _files(kind: str, page: str, name: str) -> dict[Path, str]:
+    return _paper(page, name) if kind == "paper" else _method(page, name)
 
 
 def _paper(page: str, name: str) -> dict[Path, str]:

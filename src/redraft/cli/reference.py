@@ -30,14 +30,17 @@ def publish(
 ) -> None:
     """Pack the finished campaign of a paper into results/reference, and write results/README.md and README.md."""
     from redraft.analysis.reference.packing import publish as pack
-    from redraft.analysis.reference.page import write_page, write_summary
+    from redraft.analysis.reference.page import require_marks, write_page, write_summary
     from redraft.analysis.reference.published import REFERENCE
     from redraft.layout import Layout, require
 
     require("results")
+    pages = (REFERENCE.parent / "README.md", Path("README.md"))
+    for page in pages:
+        require_marks(page)
     record = pack(Layout(preset), paper, Layout(preset, REFERENCE), archives)
-    write_page(REFERENCE, REFERENCE.parent / "README.md")
-    write_summary(REFERENCE, Path("README.md"))
+    write_page(REFERENCE, pages[0])
+    write_summary(REFERENCE, pages[1])
     runs, size = sum(map(len, record["cells"].values())), sum(f.stat().st_size for f in REFERENCE.rglob("*"))
     echo(f"{paper}: {runs} runs published; all of {REFERENCE}: {size / 1e6:.1f} MB")
     echo(f"archive: {archives / record['archive']['file']}, {record['archive']['bytes'] / 1e6:.0f} MB")
@@ -79,12 +82,26 @@ def check(
     from redraft.config import Experiments
     from redraft.layout import Layout
 
-    folder = folder.absolute()
-    published = Published.read((reference or REFERENCE / folder.name).absolute())
+    folder = folder.resolve()
+    if not folder.is_dir() or folder.parent.name != "results":
+        problem = "this is no folder of a preset's results" if folder.is_dir() else "there is no such folder"
+        raise UserError(problem, file=folder, allowed="a folder `results/PRESET`")
+    source = (reference or REFERENCE / folder.name).resolve()
+    presets = sorted({file.parent.name for file in source.parent.glob("*/*.json")})
+    if folder.name not in presets:
+        raise UserError(
+            "no results of this preset are published here",
+            file=source.parent,
+            key="preset",
+            value=folder.name,
+            allowed=presets,
+            hint="`--reference FOLDER` names other published results",
+        )
+    published = Published.read(source)
     if folder.name != published.layout.preset:
         raise UserError(
             "these are published results of another preset",
-            file=published.layout.folder,
+            file=source,
             key="preset",
             value=published.layout.preset,
             allowed=folder.name,
@@ -105,7 +122,10 @@ def check(
     else:
         for each in found:
             _print(each, wide)
-        echo("something differs" if any(each.differs for each in found) else "nothing differs")
+        if any(each.runs or each.numbers for each in found):
+            echo("something differs" if any(each.differs for each in found) else "nothing differs")
+        else:
+            echo("nothing was compared: these results have no published run, and no published number")
     if any(each.differs for each in found):
         raise typer.Exit(1)
 
@@ -121,6 +141,8 @@ def _print(found: "Comparison", wide: bool) -> None:
         reasons = Counter(item.reason for item in each if item.outcome == NOT_COMPARABLE)  # type: ignore[attr-defined]
         for reason, count in reasons.most_common():
             echo(filled(f"    {count} not comparable: {reason or 'no value'}", "      "))
+    if found.absent:
+        echo(f"  {found.absent} published numbers are not among these results")
     for run in [run for run in found.runs if run.outcome == DIFFERS][: None if wide else SHOWN]:
         echo(filled(f"  {run.run} differs: {run.reason}", "    "))
     numbers = sorted((n for n in found.numbers if n.outcome == DIFFERS), key=lambda n: n.p_corrected)
