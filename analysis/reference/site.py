@@ -30,7 +30,7 @@ def write_site(docs: str, output: str) -> None:
     """
     site = Path(output)
     shutil.rmtree(site, ignore_errors=True)
-    shutil.copytree(docs, site / "docs", ignore=shutil.ignore_patterns(".doctrees", ".buildinfo", "_sources"))
+    shutil.copytree(docs, site / "docs", ignore=shutil.ignore_patterns(".doctrees", ".buildinfo"))
     reports = []
     for folder in sorted({file.parent for file in REFERENCE.glob("*/*.json")}):
         if folder.name != NOT_SHOWN:
