@@ -29,8 +29,8 @@ from redraft.analysis.tables.comparison import relation
 from redraft.analysis.tables.files import read_cells
 from redraft.analysis.tables.resolved import Resolved
 from redraft.analysis.tables.table_columns import expand
-from redraft.config import Experiments, Preset, TableWithoutRuns
-from redraft.config.tables import AVERAGE
+from redraft.config import TableWithoutRuns
+from redraft.config.tables import AVERAGE, Column
 from redraft.files import errors_of_reading, sha256
 from redraft.layout import Layout
 from redraft.result_files import (
@@ -132,7 +132,7 @@ class Comparison:
         return DIFFERS in {*(run.outcome for run in self.runs), *(number.outcome for number in self.numbers)}
 
 
-def compare(layout: Layout, published: Published, paper: str, experiments: Experiments) -> Comparison:
+def compare(layout: Layout, published: Published, paper: str) -> Comparison:
     """Compare a paper's results with the published ones; without tables only its runs.
 
     Raises:
@@ -145,20 +145,19 @@ def compare(layout: Layout, published: Published, paper: str, experiments: Exper
         runs, made_from = Runs.load(record.parent), read_record(record)["made_from"]
         # Else tables could be of runs that were removed or trained again.
         check_hashes(Path(), made_from, record)
-    numbers, absent = _all_numbers(layout, published, paper, experiments) if layout.tables(paper).exists() else ([], 0)
+    numbers, absent = _all_numbers(layout, published, paper) if layout.tables(paper).exists() else ([], 0)
     return Comparison(paper, list(_runs(layout, published, paper, runs, made_from)), corrected(numbers), absent)
 
 
-def _all_numbers(
-    layout: Layout, published: Published, paper: str, experiments: Experiments
-) -> tuple[list[ComparedNumber], int]:
+def _all_numbers(layout: Layout, published: Published, paper: str) -> tuple[list[ComparedNumber], int]:
     """Comparison of all tables that both results have, and the number of published values that the other lacks."""
     folder, tables = layout.collected(paper), layout.tables(paper)
     record = read_record(folder / RECORD, "sha256", "made_from")
     check_hashes(folder, record["sha256"] | record["made_from"], folder / RECORD)
     check_hashes(tables, read_derived(tables, folder / RECORD), tables / DERIVED)
-    preset, resolved = experiments.preset(layout.preset), Resolved.load(folder)
-    sequential = bool(Runs.load(published.layout.collected(paper)).looks)
+    resolved, published_runs = Resolved.load(folder), Runs.load(published.layout.collected(paper))
+    # As they were when the runs were collected: a preset may get more blocks.
+    blocks = tuple(dict(zip(r.runs["seed"], r.runs["block"], strict=True)) for r in (Runs.load(folder), published_runs))
     numbers: list[ComparedNumber] = []
     absent = 0
     for table in resolved.tables:
@@ -166,20 +165,25 @@ def _all_numbers(
         if isinstance(table, TableWithoutRuns) or not other.exists():
             continue
         columns = expand(table, resolved.benchmarks, resolved.reported, resolved.preset).columns
-        timed = {column.name for column in columns if is_timed(column.quantity) or column.quantity in OF_TIMES}
-        # A mean of speedups depends on times if one of them does.
-        timed |= {column.name for column in columns if column.quantity == AVERAGE and timed}
+        timed = of_times(columns)
         ratios = {column.name for column in columns if relation(column) in RATIOS}
         merged = _merged(own, other)
         absent += int((merged["_merge"] == "right_only").sum())
         both = merged[merged["_merge"] == "both"]
         with errors_of_reading(own, ValueError, TypeError):
-            found = [_number(table.number, cell, preset, ratios) for cell in both.to_dict("records")]
+            found = [_number(table.number, cell, blocks, ratios) for cell in both.to_dict("records")]
         for number in found:
             reason = "times depend on the machine" if number.column in timed else number.reason
-            reason = "the published intervals are those of a sequential campaign" if sequential else reason
+            reason = "the published intervals are those of a sequential campaign" if published_runs.looks else reason
             numbers.append(replace(number, reason=reason, p=math.nan) if reason else number)
     return numbers, absent
+
+
+def of_times(columns: Iterable[Column]) -> set[str]:
+    """Names of a table's columns that depend on times."""
+    timed = {column.name for column in columns if is_timed(column.quantity) or column.quantity in OF_TIMES}
+    # A mean of speedups depends on times if one of them does.
+    return timed | {column.name for column in columns if column.quantity == AVERAGE and timed}
 
 
 KEY = ["group", "row", "step", "column", "cell"]
@@ -204,10 +208,13 @@ def _merged(own: Path, other: Path) -> pd.DataFrame:
     )
 
 
-def _number(table: int, cell: Mapping[str, Any], preset: Preset, ratios: set[str]) -> ComparedNumber:
-    """A cell of both tables with its prediction interval."""
+def _number(
+    table: int, cell: Mapping[str, Any], blocks: tuple[Mapping[int, int], ...], ratios: set[str]
+) -> ComparedNumber:
+    """A cell of both tables with its prediction interval; `blocks` has the block of each seed, here and published."""
     units, published_units = (
-        len({preset.unit(int(seed)) for seed in cell[name].split()}) for name in ("seeds", "seeds_published")
+        len({block[int(seed)] for seed in cell[name].split()})
+        for name, block in zip(("seeds", "seeds_published"), blocks, strict=True)
     )
     number = ComparedNumber(
         table,
@@ -346,7 +353,9 @@ def predicted(
         # All published blocks have one value, and all of these another: one of the equally likely divisions.
         both = number.reference_units + number.units
         return replace(number, low=mean, high=mean, p=1 / math.comb(both, number.units))
-    if is_ratio and min(value, low) <= 0:
+    # With a value of zero the published estimate has no logarithms, and its interval is symmetric as it is.
+    is_ratio = is_ratio and low > 0 and math.isclose(low * high, mean**2, rel_tol=1e-6)
+    if is_ratio and value <= 0:
         return replace(number, reason="a ratio of zero has no logarithm")
     value, mean, high = (math.log(each) if is_ratio else each for each in (value, mean, high))
     freedom = number.reference_units - 1

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from redraft.analysis.claims.reported_claims import ReportedTables
-from redraft.analysis.claims.verdicts import judge
-from redraft.analysis.data.measured import FAMILY, RECORD, Measured
-from redraft.analysis.data.statistics import Families
+from redraft.analysis.claims.files import judged
+from redraft.analysis.data.measured import RECORD, Measured
 from redraft.analysis.data.timing import timed_unevenly
 from redraft.analysis.pages import headline
 from redraft.analysis.pages.claims_page import CLAIMS, counts
@@ -54,17 +52,15 @@ def publish(layout: Layout, paper: str, target: Layout, archives: Path) -> dict[
     experiments = Experiments()
     measured = Measured.load(layout.collected(paper))
     runs = views(layout, paper, measured.runs)
-    _check(layout, paper, experiments, measured, runs)
-    source = {
-        layout.tables(paper): [*_of(layout.tables(paper), TABLES)],
-        layout.figures(paper): [*_of(layout.figures(paper), FIGURES)],
-        layout.collected(paper): [
-            f for f in _of(layout.collected(paper), (".parquet", ".json")) if f.stem != "tracked"
-        ],
-        layout.claims(paper).parent: _with_hash(layout.claims(paper)) if layout.claims(paper).exists() else [],
-        layout.cases(paper).parent: [*layout.cases(paper).parent.glob(f"{paper}.*")],
-    }
-    files = {file.relative_to(layout.folder).as_posix(): file for found in source.values() for file in found}
+    _check(layout, paper, runs)
+    source = [
+        *_of(layout.tables(paper), TABLES),
+        *_of(layout.figures(paper), FIGURES),
+        *(file for file in _of(layout.collected(paper), (".parquet", ".json")) if file.stem != "tracked"),
+        *_with_hash(layout.claims(paper)),
+        *layout.cases(paper).parent.glob(f"{paper}.*"),
+    ]
+    files = {path.relative_to(layout.folder).as_posix(): path for path in source}
     file = record_file(target, paper)
     previous = read_typed(file, PUBLISHED)["archive"] if file.exists() else {}
     for name in files_of(target, paper):
@@ -96,21 +92,16 @@ def publish(layout: Layout, paper: str, target: Layout, archives: Path) -> dict[
     return record
 
 
-def _check(layout: Layout, paper: str, experiments: Experiments, measured: Measured, runs: Iterable[RunView]) -> None:
+def _check(layout: Layout, paper: str, runs: Iterable[RunView]) -> None:
     """Check that all results belong together, and that a commit names the code of each run."""
     folder = layout.collected(paper)
     for derived in (layout.tables(paper), layout.figures(paper)):
         # Also the files themselves: their record alone says only what they were made from.
         check_hashes(derived, read_derived(derived, folder / RECORD), derived / DERIVED)
-    if layout.claims(paper).exists():
-        spec = experiments.reported(paper)
-        tables = ReportedTables(experiments.folder_of(paper), spec, experiments) if spec else None
-        scale, families = experiments.preset(layout.preset).paper_scale, Families.load(folder / FAMILY)
-        judged = judge(experiments.claims(paper).claims, measured, scale, tables, families)
-        if read_with_hash(layout.claims(paper), CLAIMS) != judged:
-            raise UserError(
-                "these claims are not those of the collected runs", file=layout.claims(paper), hint="judge them again"
-            )
+    if layout.claims(paper).exists() and read_with_hash(layout.claims(paper), CLAIMS) != judged(layout, paper):
+        raise UserError(
+            "these claims are not those of the collected runs", file=layout.claims(paper), hint="judge them again"
+        )
     for run in runs:
         check_run(run.folder, large=True)
         check_code(run)
@@ -161,7 +152,7 @@ def _record(
 def _machine(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: manifest["machine"][key]
-        for key in ("processor", "instructions", "cores", "python")
+        for key in ("processor", "model", "instructions", "cores", "python")
         if key in manifest["machine"]
     }
 

@@ -87,35 +87,26 @@ def check(
         problem = "this is no folder of a preset's results" if folder.is_dir() else "there is no such folder"
         raise UserError(problem, file=folder, allowed="a folder `results/PRESET`")
     source = (reference or REFERENCE / folder.name).resolve()
-    presets = sorted({file.parent.name for file in source.parent.glob("*/*.json")})
-    if folder.name not in presets:
+    if source.name != folder.name or not any(source.glob("*.json")):
         raise UserError(
             "no results of this preset are published here",
-            file=source.parent,
+            file=source,
             key="preset",
             value=folder.name,
-            allowed=presets,
+            allowed=sorted({file.parent.name for file in source.parent.glob("*/*.json")}),
             hint="`--reference FOLDER` names other published results",
         )
     published = Published.read(source)
-    if folder.name != published.layout.preset:
-        raise UserError(
-            "these are published results of another preset",
-            file=source,
-            key="preset",
-            value=published.layout.preset,
-            allowed=folder.name,
-        )
     with inside(folder.parents[1]):
-        layout, experiments = Layout(folder.name), Experiments()
-        own = [paper for paper in experiments.papers if layout.manifests(paper)]
+        layout = Layout(folder.name)
+        own = [paper for paper in Experiments().papers if layout.manifests(paper)]
         both = [paper for paper in own if paper in published.records]
         if missing := next((paper for paper in papers or () if paper not in both), None if both else "any paper"):
             known = ", ".join(published.records)
             raise UserError(
                 f"there are no results of {missing} to compare", file=folder, key="published", value=known, allowed=own
             )
-        found = [compare(layout, published, paper, experiments) for paper in papers or both]
+        found = [compare(layout, published, paper) for paper in papers or both]
     if as_json:
         rows = [asdict(each) for each in found]
         echo(document("check", {"folder": folder.name, "reference": str(reference or REFERENCE)}, rows))
