@@ -35,7 +35,7 @@ try_install() {
     terminal=0
     [ ! -t 2 ] || terminal=1
     rm -f "$venv/.failed"
-    { $pip install --no-deps --no-color --progress-bar off "$@" 2>&1 || touch "$venv/.failed"; } | tee -a "$log" |
+    { $pip install --no-deps --no-compile --no-color --progress-bar off "$@" 2>&1 || touch "$venv/.failed"; } | tee -a "$log" |
         awk -v total="$total" -v terminal="$terminal" -f envs/progress.awk >&2
     [ ! -e "$venv/.failed" ]
 }
@@ -72,6 +72,8 @@ if [ "$with_project" = yes ]; then
     install "$(grep -c == envs/slurm.txt)" --require-hashes -r envs/slurm.txt
     install 1 --no-build-isolation -e .
 fi
+# On all cores, which pip does not. Some packages have files for other versions of Python, which do not compile.
+"$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python*/site-packages >> "$log" 2>&1 || true
 # Last, since it is optional and may fail after up to an hour: it is compiled against the installed PyTorch.
 if [ "$on_gpus" = yes ]; then
     case ${FLASH_ATTN:-no} in

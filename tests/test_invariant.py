@@ -1,4 +1,4 @@
-"""Answers of the in-process engine that are the same to the last bit in any batch: a thousand random ones."""
+"""Answers of the in-process engine that are the same to the last bit in any batch: hundreds of random ones."""
 
 import asyncio
 from random import Random
@@ -19,8 +19,8 @@ from tests.test_torch_engine import VOCABULARY, make_model
 from tests.test_trainer import make_run, train
 
 VLLM = "actor_rollout_ref.rollout.engine_kwargs.vllm"
-JOBS, BATCHES, FIRST, LENGTH = 6, 1000, 2, 32
-"""Sessions of a batch at most, batches, tokens of a session's first answer, and its longest sequence."""
+JOBS, BATCHES, FIRST, LENGTH = 6, 150, 2, 32
+"""Sessions of a batch at most, batches of each model, tokens of a session's first answer, and its longest sequence."""
 
 
 @pytest.fixture(scope="module", params=[("qwen3", 2, 2), ("llama", 4, 2)], ids=str)
@@ -76,8 +76,8 @@ def different(model, count, bitwise):
     return found
 
 
-def test_a_thousand_random_batches_have_the_same_bits(model):
-    assert different(model, BATCHES // 2, bitwise=True) == 0
+def test_random_batches_have_the_same_bits(model):
+    assert different(model, BATCHES, bitwise=True) == 0
 
 
 def test_without_the_option_bits_depend_on_the_batch(model):
