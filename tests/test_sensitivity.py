@@ -138,11 +138,13 @@ def test_an_evaluation_by_another_processor_is_compared_and_named(inside, finish
     rows = sensitivity(planned(VARIED, [other]))
     assert len(rows) == 4
     row = rows[-1]
-    assert (row["variant"], row["processor"]) == (f"from {other}", "another")
-    assert "processor" in row["changed"]
-    assert "→ another" in row["changed"]
+    assert row["variant"] == "from b"
+    assert row["processor"].startswith("another, ")
+    assert f"→ {row['processor']}" in row["changed"]
     assert "→ 1.0" in row["changed"]
     assert (row["decoding"], row["different_responses"]) == ("sampled, same random numbers", 0)
+    graphics = elsewhere(inside, tmp_path / "gpu", device="NVIDIA H100")
+    assert sensitivity(planned(VARIED, [graphics]))[-1]["processor"] == "NVIDIA H100"
     sensitivity(planned(VARIED))  # as before, for the other tests
 
 
@@ -158,6 +160,8 @@ def test_an_evaluation_of_another_policy_benchmark_or_size_is_rejected_before_sa
         assert "another policy or other benchmarks" in error_of(elsewhere(inside, tmp_path / name, **changes))
     assert "temperature" in error_of(inside / "b", greedy=True)
     assert "evaluation.json" in error_of(tmp_path / "none")
+    with pytest.raises(UserError, match="same name"):
+        planned(others=[inside / "b", tmp_path / "b"])
     damaged = elsewhere(inside, tmp_path / "d")
     record = read_json(damaged / "evaluation.json")
     (damaged / "evaluation.json").write_text(json.dumps(record | {"device": "another"}))

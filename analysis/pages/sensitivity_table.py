@@ -40,8 +40,7 @@ class _Run(Typed):
 class _Evaluation(Typed):
     variant: str
     settings: dict[str, Any]
-    device: str
-    machine: dict[str, Any]
+    processor: str
     packages: dict[str, str]
 
 
@@ -81,7 +80,7 @@ def _sensitivity(file: Path, layout: Layout) -> dict[str, Any]:
         "stale": not manifest.exists() or sha256(manifest) != run["manifest_sha256"],
         "rows": content["rows"],
         "settings": ", ".join(f"{key} {value}" for key, value in reference["settings"].items()),
-        "processor": reference["machine"].get("processor", "") if reference["device"] == "cpu" else reference["device"],
+        "processor": reference["processor"],
         "packages": ", ".join(f"{name} {version}" for name, version in reference["packages"].items()),
         "csv": (Path("..") / file.with_name(TABLE).relative_to(layout.folder)).as_posix(),
     }

@@ -197,12 +197,13 @@ def on_gpu(engine: EngineSettings) -> bool:
 
 
 def device_name(engine: EngineSettings) -> str:
-    """Name of the GPU that samples, or `cpu`; called after sampling, since it initialises CUDA."""
-    if not on_gpu(engine):
-        return "cpu"
+    """Name of the GPU that samples, or `cpu` and the instruction set of PyTorch's kernels, such as `cpu AVX2`.
+
+    Called after sampling, since it initialises CUDA.
+    """
     import torch
 
-    return torch.cuda.get_device_name()
+    return torch.cuda.get_device_name() if on_gpu(engine) else f"cpu {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _name(request: EvaluationRequest, protocol: str, policy: Path | str) -> Path:

@@ -122,6 +122,10 @@ def plan_sensitivity(
         from redraft.engines.vllm.local import check_head_size
 
         check_head_size(planned.policy)
+    # Without the rest of the path, since the report shows names.
+    elsewhere = {f"from {other.resolve().name}": other for other in others}
+    if len(elsewhere) < len(others):
+        raise UserError("two of these folders have the same name", key="--other", value=", ".join(map(str, others)))
     if others:
         benchmarks = {name: each.model_dump(mode="json") for name, each in planned.benchmarks.items()}
         expected = _subject(command.weights(planned.policy), request.limit, benchmarks)
@@ -136,7 +140,7 @@ def plan_sensitivity(
     return SensitivityPlan(
         within(request),
         {text: within(each) for text, each in requests.items()},
-        {f"from {other}": other for other in others},
+        elsewhere,
         folder,
         run,
     )
@@ -264,8 +268,9 @@ def sensitivity(planned: SensitivityPlan) -> list[dict[str, Any]]:
 
 def _about(name: str, folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """What the table's record says of an evaluation: settings, processor, versions and the hash of its generations."""
-    kept = {key: record[key] for key in ("device", "machine", "packages", "git", "sha256")}
-    return {"variant": name, "folder": str(folder), "settings": _recorded_settings(record), **kept}
+    kept = {key: record[key] for key in ("machine", "packages", "git", "sha256")}
+    about = {"variant": name, "folder": str(folder), "settings": _recorded_settings(record)}
+    return about | {"processor": _processor(record)} | kept
 
 
 def _recorded_settings(record: dict[str, Any]) -> dict[str, Any]:
@@ -300,9 +305,9 @@ def _differences(record: dict[str, Any], reference: dict[str, Any], *, settings:
 
 
 def _processor(record: dict[str, Any]) -> str:
-    """The processor that sampled: the GPU, or the processor of the machine."""
-    name = record["machine"].get("processor", "") if record["device"] == "cpu" else record["device"]
-    return str(name)
+    """The processor that sampled: the GPU, or the machine's processor and the instruction set of PyTorch's kernels."""
+    device, _, instructions = record["device"].partition("cpu ")
+    return device or f"{record['machine'].get('processor')}, {instructions}"
 
 
 def _row(name: str, agreed: EvaluationAgreement, record: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
