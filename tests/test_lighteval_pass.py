@@ -49,3 +49,41 @@ def test_lighteval_s_pass_at_1_divides_by_n_however_many_responses_there_are():
     assert found["math"] == 0.5
     assert found["long"] == [0, 0], "only the first n"
     assert found["reasoning"] == [1, 0], "avg@n compares texts from which reasoning was not removed"
+
+
+CONTINUOUS = r"""
+from types import SimpleNamespace as Names
+from lighteval.metrics.metrics import Metrics
+from lighteval.models.transformers.transformers_model import TransformersModel
+from lighteval.tasks.requests import Doc
+
+class Tokenizer:
+    def __call__(self, contexts, add_special_tokens):
+        return {"input_ids": [[1]] * len(contexts)}
+
+    def decode(self, tokens, skip_special_tokens):
+        return "2"
+
+settings = {}  # of transformers' generation, which would have to contain a number of samples
+model = Names(
+    DATASET_SPLITS=1, use_chat_template=True, add_special_tokens=False, max_length=9, skip_special_tokens=True,
+    tokenizer=Tokenizer(), prompt_manager=Names(prepare_prompt=lambda doc: doc.query),
+    config=Names(generation_parameters=Names(max_new_tokens=4)),
+)
+def generate_batch(inputs, generation_config):
+    settings.update(vars(generation_config))
+    return {str(i): Names(generated_tokens=[2], prompt_ids=ids) for i, ids in enumerate(inputs)}
+
+model.model = Names(generate_batch=generate_batch, generation_config=Names())
+model._generate = lambda **options: TransformersModel._generate(model, **options)
+model._generate_continuous = lambda **options: TransformersModel._generate_continuous(model, **options)
+doc = Doc(query="1+1=", choices=["2"], gold_index=0, num_samples=16, use_logits=False, generation_size=4)
+(answered,) = TransformersModel._continuous_greedy_until(model, [doc])
+metric = Metrics.pass_at_k(sample_params={"k": 1, "n": 16})
+print(len(answered.text), sorted(settings), *metric.compute_sample(doc=doc, model_response=answered).values())
+"""
+
+
+def test_lighteval_s_continuous_batching_gives_one_response_for_any_number_of_samples():
+    """Through lighteval's own methods, over a stand-in for transformers' model that is always right."""
+    assert lighteval("-c", CONTINUOUS).splitlines()[-1] == "1 ['max_batch_tokens', 'use_cuda_graph'] 0.0625"
