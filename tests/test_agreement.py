@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from redraft.cli.app import main
 from redraft.errors import UserError
-from redraft.evaluate.agreement import agreements, common_tokens, paired_interval
+from redraft.evaluate.agreement import agreements, common_tokens, paired_interval, sampling_noise
 from redraft.files import hashes, write_json
 
 
-def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1", steps=(0,)):
+def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1", steps=(0,), answers=True):
     """A folder of an evaluation.
 
     Args:
@@ -23,6 +23,7 @@ def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1", steps=(0,
         benchmark: name.
         prompt: of all problems.
         steps: of the policies, each with all responses.
+        answers: whether the first token is the answer, else there is none.
     """
     folder.mkdir()
     responses, keys = (
@@ -34,10 +35,14 @@ def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1", steps=(0,
         ],
     )
     pd.DataFrame(
-        [k | {"prompt": prompt, "answer": "2", "tokens": r[2]} for k, r in zip(keys, responses, strict=True)]
+        [
+            k | {"prompt": prompt, "answer": "2", "tokens": r[2], "text": str(r[2][:2])}
+            for k, r in zip(keys, responses, strict=True)
+        ]
     ).to_parquet(folder / "generations.parquet")
     outcomes = ["correct" if right else "wrong" for *_, right in responses]
-    graded = [k | {"outcome": outcome} for k, outcome in zip(keys, outcomes, strict=True)]
+    extracted = [str(r[2][0]) if answers else None for r in responses]
+    graded = [k | {"outcome": o, "extracted": e} for k, o, e in zip(keys, outcomes, extracted, strict=True)]
     pd.DataFrame(graded[::-1]).to_parquet(folder / "grades.parquet")
     return recorded(folder)
 
@@ -65,7 +70,8 @@ def two(tmp_path):
 def test_scores_verdicts_and_tokens_are_compared_response_by_response(two):
     (found,) = agreements(*two)
     assert (found.benchmark, found.responses, found.first, found.second) == ("sums", 4, 0.5, 0.75)
-    assert (found.same_verdict, found.same_tokens) == (0.75, 0.25)
+    assert (found.problems, found.same_verdict, found.same_tokens) == (2, 0.75, 0.25)
+    assert (found.same_text, found.same_answer) == (0.5, 0.75), "texts are the first two tokens, answers the first"
     # 3 tokens are equal in the first, 2 before a longer response, 0 and 1 in the last two; three responses differ.
     assert found.tokens_a_difference == pytest.approx((3 + 2 + 0 + 1 + 3) / 3)
     assert (found.low, found.high) == paired_interval(np.array([0.5, 0.0])), "a problem is one pair"
@@ -80,6 +86,42 @@ def test_a_problem_is_one_pair_however_many_policies_it_was_put_to(two, tmp_path
 def test_what_one_of_them_lacks_is_left_out(two, tmp_path):
     (found,) = agreements(two[0], an_evaluation(tmp_path / "short", SECOND[:2]))
     assert (found.responses, found.first, found.second, found.same_tokens) == (2, 0.5, 1.0, 0.5)
+
+
+def test_as_a_whole_each_has_all_responses_of_the_other(two, tmp_path):
+    short = an_evaluation(tmp_path / "short", SECOND[:2])
+    assert [found.responses for found in agreements(*two, whole=True)] == [4]
+    for pair in ((two[0], short), (short, two[0])):
+        with pytest.raises(UserError, match="different problems or numbers of samples"):
+            agreements(*pair, whole=True)
+
+
+def test_without_extracted_answers_none_is_compared(two, tmp_path):
+    (found,) = agreements(two[0], an_evaluation(tmp_path / "c", SECOND, answers=False))
+    assert found.same_answer == 0
+    pair = [an_evaluation(tmp_path / name, of, answers=False) for name, of in (("d", FIRST), ("e", SECOND))]
+    (found,) = agreements(*pair)
+    assert found.same_answer is None
+
+
+def test_the_noise_is_that_of_samples_and_unknown_where_they_do_not_differ(two, tmp_path):
+    (found,) = agreements(*two)
+    # First: variance 1/2 in both problems; second: 0 and 1/2. Over two samples each, and the mean of two problems.
+    assert found.noise == pytest.approx(1.95996 * ((0.5 + 0.5 + 0 + 0.5) / 2 / 2**2) ** 0.5, rel=1e-4)
+    sure = an_evaluation(tmp_path / "sure", [(p, s, tokens, True) for p, s, tokens, _ in FIRST])
+    assert agreements(sure, sure)[0].noise is None
+    once = an_evaluation(tmp_path / "once", [FIRST[0], FIRST[2]])
+    assert agreements(once, once)[0].noise is None
+
+
+def test_two_samplings_of_a_policy_differ_by_at_most_the_noise_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    chances, problem = np.repeat(rng.uniform(size=40), 8), pd.Series(np.repeat(np.arange(40), 8))
+    within = []
+    for _ in range(400):
+        first, second = (pd.Series((rng.uniform(size=320) < chances).astype(float)) for _ in range(2))
+        within.append(abs(second.mean() - first.mean()) <= sampling_noise([problem], first, second))
+    assert 0.92 < np.mean(within) < 0.98
 
 
 def test_equal_evaluations_have_no_first_difference(two):

@@ -407,6 +407,7 @@ ERRORS = {
     "prompts": [["nope"], [CELLS[0]]],
     "evaluate": [["nope/x", "--protocol", "nope"]],
     "agreement": [["a", "b"]],
+    "sensitivity": [["nope/x", "--protocol", "nope"]],
     "cost": [["nope"], ["--memory", "--csv", "a.csv"]],
     "results": [[]],
     "claims": [["nope"]],

@@ -16,6 +16,7 @@ from redraft.analysis.pages.finished_report import record_report
 from redraft.analysis.pages.forest import headline_plot
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.run_pages import page_content
+from redraft.analysis.pages.sensitivity_table import sensitivities
 from redraft.analysis.tables.render import TEMPLATES
 from redraft.config import Engine, Experiments
 from redraft.config.read import read_yaml
@@ -73,7 +74,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     _page(layout, "index.html", common | {"plots": _plots(shown), "citations": _citations(code_root(), shown)})
     for name in ("tables", "figures", "audit"):
         _page(layout, f"{name}.html", common)
-    _page(layout, "runs.html", common | _benchmarks(shown))
+    _page(layout, "runs.html", common | _benchmarks(shown) | {"sensitivities": sensitivities(layout)})
     for paper in shown:
         if paper.own_page:
             _page(layout, f"{paper.name}.html", common | {"paper": paper}, "comparison.html")

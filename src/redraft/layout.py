@@ -183,6 +183,17 @@ class Layout:
         """Plan of a paper's sequential campaign (`redraft run-until`)."""
         return self.folder / "looks" / f"{_part('paper', paper)}.json"
 
+    def sensitivity(self, cell_id: str, seed: int | str) -> Path:
+        """Folder with evaluations of a run's policies under other settings, one folder per policy and protocol."""
+        paper, _, cell = cell_id.partition("/")
+        parts = _part("paper", paper), _part("cell", cell), _part("seed", f"seed{seed}")
+        return self.folder.joinpath("sensitivity", *parts)
+
+    @property
+    def sensitivities(self) -> list[Path]:
+        """Records of finished comparisons of such evaluations (`redraft sensitivity`)."""
+        return sorted((self.folder / "sensitivity").glob("*/*/seed*/*/sensitivity.json"))
+
     @property
     def distributions(self) -> Path:
         """Distributions of the bias laboratory. They do not depend on the preset."""

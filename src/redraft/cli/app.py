@@ -29,6 +29,7 @@ COMMANDS = {
     "prompts": "redraft.cli.runs:prompts",
     "evaluate": "redraft.cli.evaluate:evaluate",
     "agreement": "redraft.cli.evaluate:agreement",
+    "sensitivity": "redraft.cli.evaluate:sensitivity",
     "cost": "redraft.cli.campaign:cost",
     "results": "redraft.cli.report:results",
     "claims": "redraft.cli.report:claims",

@@ -1,4 +1,5 @@
-"""`redraft evaluate`: scores of any model on benchmarks; `redraft agreement`: comparison of two such evaluations."""
+"""`redraft evaluate`: scores of any model on benchmarks; `redraft agreement`: comparison of two such evaluations;
+`redraft sensitivity`: the same policy under several settings."""
 
 import os
 import sys
@@ -16,26 +17,39 @@ from redraft.messages import echo
 
 RESULTS = Path("results/evaluations")
 """Default parent of the results; each evaluation's folder is named after its arguments."""
+CORES = os.cpu_count() or 1
+
+
+Model = Annotated[str, typer.Argument(help="Folder of a policy, a run or a verl checkpoint, or a hub id.")]
+Protocol = Annotated[
+    str, typer.Option(help="A protocol of experiments/benchmarks.yaml; if empty the run's, or the file's default.")
+]
+Benchmarks = Annotated[str, typer.Option(help="Benchmarks of the protocol, separated by commas; all if empty.")]
+Seed = Annotated[int, typer.Option(help="Seed of the sampling.", min=0)]
+Samples = Annotated[int | None, typer.Option(help="Samples per problem, instead of the protocol's.", min=1)]
+Limit = Annotated[int | None, typer.Option(help="Only the first problems.", min=1)]
+Greedy = Annotated[bool, typer.Option("--greedy", help="Temperature 0 and one response per problem.")]
+Rows = Annotated[int, typer.Option(help="Sequences decoded at once.", min=1)]
+Dtype = Annotated[str, typer.Option(help="Precision: auto (the backend's), float32 or bfloat16.")]
+Threads = Annotated[int, typer.Option(help="Processor threads.", min=1)]
+Folder = Annotated[Path | None, typer.Option(help="Folder of the results.")]
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="Folder of a policy, a run or a verl checkpoint, or a hub id.")],
-    protocol: Annotated[
-        str, typer.Option(help="A protocol of experiments/benchmarks.yaml; if empty the run's, or the file's default.")
-    ] = "",
-    benchmarks: Annotated[
-        str, typer.Option(help="Benchmarks of the protocol, separated by commas; all if empty.")
-    ] = "",
+    model: Model,
+    protocol: Protocol = "",
+    benchmarks: Benchmarks = "",
     backend: Annotated[str, typer.Option(help="torch, transformers or vllm; if empty vllm on a GPU, else torch.")] = "",
     harness: Annotated[str, typer.Option(help="redraft or lm-eval.")] = "redraft",
-    seed: Annotated[int, typer.Option(help="Seed of the sampling.", min=0)] = 0,
-    samples: Annotated[int | None, typer.Option(help="Samples per problem, instead of the protocol's.", min=1)] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first problems.", min=1)] = None,
-    rows: Annotated[int, typer.Option(help="Sequences decoded at once.", min=1)] = 256,
-    dtype: Annotated[str, typer.Option(help="Precision: auto (the backend's), float32 or bfloat16.")] = "auto",
-    threads: Annotated[int, typer.Option(help="Processor threads.", min=1)] = os.cpu_count() or 1,
+    seed: Seed = 0,
+    samples: Samples = None,
+    limit: Limit = None,
+    greedy: Greedy = False,
+    rows: Rows = 256,
+    dtype: Dtype = "auto",
+    threads: Threads = CORES,
     lighteval: Annotated[bool, typer.Option("--lighteval", help="Also grade IFEval by lighteval.")] = False,
-    folder: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,
+    folder: Folder = None,
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
@@ -46,10 +60,9 @@ def evaluate(
 
     options = {"backend": backend or usual_backend(), "harness": harness, "lighteval": lighteval}
     evaluation = parse(Evaluation, options, "redraft evaluate")
-    # A comma at the end names nothing.
-    names = [name.strip() for name in benchmarks.split(",") if name.strip()]
+    names = _names(benchmarks)
     engine = parse(InProcessEngine, {"max_rows": rows, "threads": threads, "dtype": dtype}, "redraft evaluate")
-    request = EvaluationRequest(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
+    request = EvaluationRequest(model, protocol, names, evaluation, engine, seed, samples, limit, folder, greedy)
     planned = plan(request, Experiments(), RESULTS)
     # What will be sampled, before it takes minutes; not part of the result.
     echo(filled(planned.text()), err=True)
@@ -68,6 +81,11 @@ def evaluate(
     echo("\n".join(["", *map(filled, notes), "" if wide else "--wide: more columns", str(planned.folder)]))
 
 
+def _names(benchmarks: str) -> list[str]:
+    """Names separated by commas; a comma at the end names nothing."""
+    return [name.strip() for name in benchmarks.split(",") if name.strip()]
+
+
 def agreement(
     first: Annotated[Path, typer.Argument(help="Folder of an evaluation, as `redraft evaluate` prints it.")],
     second: Annotated[Path, typer.Argument(help="Folder of another evaluation of the same problems.")],
@@ -84,3 +102,56 @@ def agreement(
         return
     echo(f"first:  {first}\nsecond: {second}\ndifference second - first with its paired 95 % interval\n")
     echo(table(COLUMNS, [row.texts() for row in rows], wraps=COLUMNS[4:], wide=wide))
+
+
+def sensitivity(
+    model: Model,
+    variant: Annotated[
+        list[str], typer.Option(help="key=value[,key=value]: harness, backend, seed, rows, threads or dtype.")
+    ] = [],  # noqa: B006
+    other: Annotated[
+        list[Path], typer.Option(help="Folder of `redraft evaluate` with this policy on another processor.")
+    ] = [],  # noqa: B006
+    protocol: Protocol = "",
+    benchmarks: Benchmarks = "",
+    seed: Seed = 0,
+    samples: Samples = None,
+    limit: Limit = None,
+    greedy: Greedy = False,
+    rows: Rows = 256,
+    dtype: Dtype = "auto",
+    threads: Threads = CORES,
+    folder: Folder = None,
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate one policy under several settings, each compared with the in-process engine, problem by problem."""
+    from redraft.config import Evaluation, Experiments, InProcessEngine
+    from redraft.config.read import parse
+    from redraft.evaluate.evaluation_plan import EvaluationRequest
+
+    with gc_paused():
+        from redraft.evaluate import sensitivity as comparison
+    engine = parse(InProcessEngine, {"max_rows": rows, "threads": threads, "dtype": dtype}, "redraft sensitivity")
+    names = _names(benchmarks)
+    request = EvaluationRequest(model, protocol, names, Evaluation(), engine, seed, samples, limit, folder, greedy)
+    planned = comparison.plan_sensitivity(request, variant, other, Experiments(), RESULTS.with_name("sensitivity"))
+    with redirect_stdout(sys.stderr):  # libraries print there, such as lm-eval
+        found = comparison.sensitivity(planned)
+    if as_json:
+        echo(
+            document(
+                "sensitivity", {"model": model, "folder": planned.folder, "reference": planned.reference.folder}, found
+            )
+        )
+        return
+    echo(
+        table(
+            comparison.COLUMNS,
+            comparison.texts(found),
+            left=comparison.COLUMNS[:3],
+            wraps=comparison.COLUMNS,
+            wide=wide,
+        )
+    )
+    echo("\n".join(["", *map(filled, comparison.NOTES), str(planned.folder)]))

@@ -45,6 +45,7 @@ NEEDS = {
     "run": "train",
     "recover": "train",
     "evaluate": "evaluate",
+    "sensitivity": "evaluate",
     "predict": "evaluate",
     "schema": "evaluate",
 }

@@ -14,6 +14,7 @@ from scipy.special import stdtrit
 
 from redraft.errors import UserError
 from redraft.evaluate.generation_parts import KEY
+from redraft.evaluate.metrics import Z
 from redraft.files import read_parquet
 from redraft.result_files import check_hashes, read_record
 from redraft.tasks.answers import Outcome
@@ -37,26 +38,35 @@ class EvaluationAgreement:
 
     Attributes:
         benchmark: name.
+        problems: number of problems.
         responses: number of responses in each evaluation.
         first: share of correct responses of the first evaluation.
         second: share of correct responses of the second evaluation.
         low: lower bound of the 95 % interval of `second - first` on problems like these.
         high: upper bound.
         same_verdict: share of responses with the same verdict, correct or not.
+        same_answer: share of responses with the same extracted answer; None if the grader extracts none.
+        same_text: share of responses with the same text. lm-eval returns texts without the stop token.
         same_tokens: share of responses that are equal token by token.
         tokens_a_difference: tokens up to and including the first difference, per first difference; None if all
             responses are equal.
+        noise: half-width of the 95 % range of `second - first` for two independent samplings of one policy; None if
+            the samples do not show how much those of a problem differ.
     """
 
     benchmark: str
+    problems: int
     responses: int
     first: float
     second: float
     low: float
     high: float
     same_verdict: float
+    same_answer: float | None
+    same_text: float
     same_tokens: float
     tokens_a_difference: float | None
+    noise: float | None
 
     def texts(self) -> list[str]:
         """A row of `COLUMNS`."""
@@ -74,11 +84,17 @@ class EvaluationAgreement:
         ]
 
 
-def agreements(first: Path, second: Path) -> list[EvaluationAgreement]:
+def agreements(first: Path, second: Path, *, whole: bool = False) -> list[EvaluationAgreement]:
     """Compare two folders of generations and grades, by benchmark, on the responses that both contain.
 
+    Args:
+        first: folder of an evaluation.
+        second: folder of another one.
+        whole: whether each has to contain all responses of the other.
+
     Raises:
-        UserError: if a file is missing or damaged, if no response is common to both, or if prompts or answers differ.
+        UserError: if a file is missing or damaged, if no response is common to both, if prompts or answers differ, or
+            with `whole` if one lacks a response.
     """
     ours, theirs = _read(first), _read(second)
     both = ours.merge(theirs, on=KEY, how="inner", suffixes=("", " of second"))
@@ -89,6 +105,14 @@ def agreements(first: Path, second: Path) -> list[EvaluationAgreement]:
             key="benchmark",
             value=", ".join(theirs["benchmark"].unique()),
             allowed=", ".join(ours["benchmark"].unique()),
+        )
+    if whole and not len(both) == len(ours) == len(theirs):
+        raise UserError(
+            "these evaluations have different problems or numbers of samples",
+            file=second,
+            key="responses",
+            value=len(theirs),
+            allowed=f"the {len(ours)} of {first}; both have {len(both)}",
         )
     # Keys are indices: under another version of the data the same index is another problem.
     for column in ("prompt", "answer"):
@@ -119,8 +143,8 @@ def _read(folder: Path) -> pd.DataFrame:
     record = read_record(folder / "grades.json", "sha256", "made_from")
     # Grades of earlier generations would be joined by the same keys without an error.
     check_hashes(folder, record["sha256"] | record["made_from"], folder / "grades.json")
-    generations = read_parquet(folder / FILES[0], (*KEY, "prompt", "answer", "tokens"), only=True)
-    grades = read_parquet(folder / FILES[1], (*KEY, "outcome"), only=True)
+    generations = read_parquet(folder / FILES[0], (*KEY, "prompt", "answer", "tokens", "text"), only=True)
+    grades = read_parquet(folder / FILES[1], (*KEY, "outcome", "extracted"), only=True)
     whole = generations.merge(grades, on=KEY, how="inner")
     if not len(whole) == len(generations) == len(grades):
         raise UserError("these grades do not belong to the generations in this folder", file=folder / FILES[1])
@@ -136,16 +160,24 @@ def _agreement(name: str, both: pd.DataFrame) -> EvaluationAgreement:
     before = sum(common_tokens(a, b) for a, b in pairs)
     different = sum(not np.array_equal(a, b) for a, b in pairs)
     low, high = paired_interval(changes)
+    # Graders of instructions extract no answers.
+    answers = both[["extracted", "extracted of second"]].fillna("")
     return EvaluationAgreement(
-        name,
-        len(both),
-        float(first.mean()),
-        float(second.mean()),
-        low,
-        high,
-        float((first == second).mean()),
-        1 - different / len(both),
-        (before + different) / different if different else None,
+        benchmark=name,
+        problems=len(changes),
+        responses=len(both),
+        first=float(first.mean()),
+        second=float(second.mean()),
+        low=low,
+        high=high,
+        same_verdict=float((first == second).mean()),
+        same_answer=float(answers.eq(answers["extracted"], axis=0).all(axis=1).mean())
+        if answers.any(axis=None)
+        else None,
+        same_text=float((both["text"] == both["text of second"]).mean()),
+        same_tokens=1 - different / len(both),
+        tokens_a_difference=(before + different) / different if different else None,
+        noise=sampling_noise([both["step"], both["problem"]], first, second),
     )
 
 
@@ -170,3 +202,24 @@ def paired_interval(changes: np.ndarray) -> tuple[float, float]:
     variance = (float(np.sum(np.square(changes))) + 1) / size - mean**2
     half = float(stdtrit(size - 1, 0.975)) * float(np.sqrt(variance / size))
     return max(-1.0, mean - half), min(1.0, mean + half)
+
+
+def sampling_noise(of: list[pd.Series], first: pd.Series, second: pd.Series) -> float | None:
+    """Half-width of the 95 % range of the difference between two independent samplings of the same problems.
+
+    Only samples vary, by the variance within each problem. `paired_interval` also has the variance between problems.
+
+    Args:
+        of: step and problem of each response, (responses,) each; all problems have the same number of samples.
+        first: 1 for a correct response of the first sampling, else 0, (responses,).
+        second: the same of the second sampling.
+
+    Returns:
+        Half-width as a share, 0 to 1; None if a problem has one sample, or if the samples of no problem differ: then
+        the variance is unknown and not 0.
+    """
+    spread = [side.groupby(of).agg(["var", "size"]) for side in (first, second)]
+    if min(int(each["size"].min()) for each in spread) < 2:
+        return None
+    variance = sum(float((each["var"] / each["size"]).sum()) for each in spread) / len(spread[0]) ** 2
+    return Z * float(np.sqrt(variance)) or None

@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config.data import Benchmark, HubProblems
-from redraft.evaluate.evaluation_plan import EvaluationPlan, on_gpu
+from redraft.evaluate.evaluation_plan import EvaluationPlan, device_name, on_gpu
 from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
 from redraft.evaluate.lighteval import grade_again
-from redraft.files import write_json
+from redraft.files import hashes
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
-from redraft.provenance import environment, git_state
-from redraft.result_files import OBJECT, read_record, read_scores, read_with_hash
+from redraft.provenance import environment, git_state, model_files
+from redraft.result_files import OBJECT, read_record, read_scores, read_with_hash, write_with_hash
 from redraft.tasks.problems import checksums, load_problems, origin
+from redraft.train import models
 
 GENERATIONS = "generations.parquet"
 COMPARISON = "ifeval.json"
@@ -66,10 +67,21 @@ def _sample_once(planned: EvaluationPlan, check: Callable[[], None]) -> None:
         "limit": request.limit,
         "evaluation": request.evaluation.model_dump(),
         "dtype": request.engine.dtype,
+        "rows": request.engine.max_rows,
+        "threads": request.engine.threads,
         "benchmarks": {n: b.model_dump(mode="json") | {"metric": b.metric} for n, b in benchmarks.items()},
     }
     data = {n: {"origin": origin(b.data), "sha256": checksums(b.data)} for n, b in benchmarks.items()}
-    write_json(record, {"fingerprint": made_from, "asked": about, "git": git_state(), "data": data} | environment())
+    content = {"fingerprint": made_from, "asked": about, "git": git_state(), "data": data} | environment()
+    content |= {"device": device_name(request.engine), "weights": weights(policy), "sha256": hashes(generations)}
+    write_with_hash(record, content)
+
+
+def weights(policy: Path | str) -> dict[str, str]:
+    """Hashes of a policy's files by name, or the commit of a policy of the hub: the same policy on every machine."""
+    if isinstance(policy, Path):
+        return {name: file["sha256"] for name, file in model_files(policy, {}).items()}
+    return {"commit": getattr(models.load_config(policy), "_commit_hash", None) or ""}
 
 
 def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, Benchmark]:

@@ -31,6 +31,7 @@ class EvaluationRequest:
         samples: samples per problem; the protocol's number if None.
         limit: number of problems per benchmark, the first ones; all of them if None.
         folder: folder of the results; if None, a folder named after the arguments.
+        greedy: sample at temperature 0, once per problem, instead of by the protocol.
     """
 
     model: str
@@ -42,6 +43,7 @@ class EvaluationRequest:
     samples: int | None = None
     limit: int | None = None
     folder: Path | None = None
+    greedy: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,12 @@ def plan(request: EvaluationRequest, experiments: Experiments, root: Path) -> Ev
             raise UserError(
                 f"no such benchmark in the protocol {protocol}", key="--benchmarks", value=name, allowed=known
             )
-    changes = {} if request.samples is None else {"samples": request.samples}
+    if request.greedy and request.samples is not None:
+        raise UserError(
+            "greedy decoding gives one response per problem", key="--samples", value=request.samples, allowed="none"
+        )
+    changes: dict[str, Any] = {} if request.samples is None else {"samples": request.samples}
+    changes |= {"temperature": 0.0, "samples": 1} if request.greedy else {}
     benchmarks = {name: known[name].model_copy(update=changes) for name in request.names or known}
     if request.evaluation.lighteval:
         if all(benchmark.grading != "instructions" for benchmark in benchmarks.values()):
@@ -117,22 +124,23 @@ def _protocol(request: EvaluationRequest, experiments: Experiments) -> tuple[str
     """
     if request.protocol:
         return request.protocol, "as requested", experiments.protocol(request.protocol)
-    if not (run := _run_of(Path(request.model))):
+    if not (found := run_of(Path(request.model))):
         default = experiments.benchmark_file().default
         return default, "the default", experiments.protocol(default)
+    _, run = found
     preset = experiments.preset_of(run["preset"], run["paper"]).of_seed(run["seed"])
     protocol = preset.protocol_of(run["paper"])
     return protocol, f"of {run['paper']} at the run's preset {run['preset']}", preset.benchmarks
 
 
-def _run_of(model: Path) -> dict[str, Any] | None:
-    """Configuration of a run, from its manifest; `model` is the run's folder or one of its policies."""
+def run_of(model: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Folder and configuration of a run, from its manifest; `model` is the run's folder or one of its policies."""
     # A policy is two folders below its run, in `policies/step-N`.
     for folder in (model, *model.parents[:2]) if model.exists() else ():
         if (folder / "manifest.json").exists():
             configuration: dict[str, Any] = read_manifest(folder / "manifest.json").get("configuration", {})
             if {"preset", "paper", "seed"} <= configuration.keys():
-                return configuration
+                return folder, configuration
     return None
 
 
@@ -188,6 +196,16 @@ def on_gpu(engine: EngineSettings) -> bool:
     return torch.version.cuda is not None
 
 
+def device_name(engine: EngineSettings) -> str:
+    """Name of the GPU that samples, or `cpu` and the instruction set of PyTorch's kernels, such as `cpu AVX2`.
+
+    Called after sampling, since it initialises CUDA.
+    """
+    import torch
+
+    return torch.cuda.get_device_name() if on_gpu(engine) else f"cpu {torch.backends.cpu.get_cpu_capability()}"
+
+
 def _name(request: EvaluationRequest, protocol: str, policy: Path | str) -> Path:
     """Folder name of the results: the model's name with a hash of its path, then the settings."""
     if isinstance(policy, Path):
@@ -197,6 +215,7 @@ def _name(request: EvaluationRequest, protocol: str, policy: Path | str) -> Path
         model = policy.replace("/", "-")
     how = [protocol, request.evaluation.harness, request.evaluation.backend, f"seed{request.seed}"]
     how += [request.engine.dtype] * (request.engine.dtype != "auto")
+    how += ["greedy"] * request.greedy
     how += [f"samples{request.samples}"] * (request.samples is not None)
     how += [f"first{request.limit}"] * (request.limit is not None)
     return Path(model) / "-".join([*how, *request.names])

@@ -37,9 +37,29 @@ from vllm.inputs.engine import tokens_input  # noqa: E402
 from vllm.logprobs import FlatLogprobs  # noqa: E402
 from vllm.outputs import RequestOutput  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # noqa: E402
 from vllm.v1.engine.llm_engine import LLMEngine  # noqa: E402
 
 T = TypeVar("T")
+
+
+def check_head_size(model: Path | str) -> None:
+    """Check that vLLM's CPU build has attention for a model in transformers' format; nothing is checked on GPUs.
+
+    Raises:
+        UserError: if it has none for heads of this size. vLLM itself fails only at the first token.
+    """
+    if torch.cuda.is_available():
+        return
+    size = EngineArgs(model=str(model), skip_tokenizer_init=True).create_model_config().get_head_size()
+    if size not in (sizes := CPUAttentionBackend.get_supported_head_sizes()):
+        raise UserError(
+            "vLLM's CPU build does not support attention heads of this size",
+            file=Path(model),
+            key="head_dim",
+            value=size,
+            allowed=", ".join(map(str, sizes)),
+        )
 
 
 @dataclass
@@ -67,6 +87,7 @@ class LocalVLLM:
     def __init__(
         self, model: Path | str, max_length: int, max_rows: int = 256, cache_bytes: int = 2**29, **settings: Any
     ) -> None:
+        check_head_size(model)
         set_num_threads = torch.set_num_threads
         arguments: dict[str, Any] = {
             "dtype": "float32",

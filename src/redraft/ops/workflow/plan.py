@@ -371,9 +371,11 @@ class CampaignPlan:
     def report_parts(self) -> Iterator[Path]:
         """Inputs of the report: tables, figures, claims, case studies and grader comparisons of all papers.
 
-        The laboratory's files are included with the target `laboratory`, or if they exist.
+        The laboratory's files are included with the target `laboratory`, or if they exist. Comparisons of
+        evaluations (`redraft sensitivity`) are included if they exist.
         """
         experiments, layout = self.experiments, self.layout
+        yield from layout.sensitivities
         yield from (file for file in self.laboratory_files() if "laboratory" in self.targets() or file.exists())
         for paper in self.papers:
             yield layout.collected(paper) / "runs.parquet"
