@@ -67,13 +67,13 @@ rule grade:
 
 rule lighteval_environment:
     input:
-        "envs/lighteval/requirements.lock",
+        own_file("envs/lighteval/requirements.lock"),
     output:
         ".venv-lighteval/.ready",
     log:
         LAYOUT.folder / "logs/lighteval_environment.log",
     shell:
-        "sh envs/install.sh .venv-lighteval lighteval > {log:q} 2>&1"
+        '(cd {ROOT} && sh envs/install.sh "$OLDPWD"/.venv-lighteval lighteval) > {log:q} 2>&1'
 
 
 rule lighteval:
@@ -81,7 +81,7 @@ rule lighteval:
         environment=ancient(rules.lighteval_environment.output),
         generations=f"{EVALUATED}/generations.parquet",
         grades=f"{EVALUATED}/grades.parquet",
-        scripts=multiext("workflows/lighteval/", "grade.py", "tasks.py"),
+        scripts=multiext(own_file("workflows/lighteval") + "/", "grade.py", "tasks.py"),
     output:
         comparison=f"{EVALUATED}/ifeval.json",
         verdicts=f"{EVALUATED}/lighteval.parquet",
