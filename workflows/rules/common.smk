@@ -112,6 +112,12 @@ def lines_about_slurm(jobs):
     return slurm_lines(workflow, jobs, lambda wildcards: run_of(wildcards).engine)
 
 
+def paper_of_page(wildcards):
+    """Paper of a run's page `runs/PAPER/RUN`; other pages are about all papers."""
+    first, *paper_and_run = wildcards.page.split("/")
+    return paper_and_run[0] if first == "runs" and paper_and_run else "all papers"
+
+
 if workflow.is_main_process and IS_FIRST_USE:
     sigterm_on_hangup()
     checked(require_writable)(Path("results"))

@@ -1,4 +1,4 @@
-"""This workflow as a module of another Snakefile, by the directive `module` (docs/as-a-module.md).
+"""This workflow as a module of another Snakefile, by the directive `module` (docs/snakemake.md).
 
 Snakemake (9.27) reads a module's files with the other Snakefile's folder as `workflow.basedir`, once for each `use
 rule`, and ignores a module's `onstart`, `onsuccess` and `onerror`.

@@ -88,9 +88,10 @@ def sources(root: Path) -> dict[str, Path]:
     origins |= {f"src/{name.replace('.', '/')}": _package(name) for name in PACKAGES}
     listed = (each for target, origin in origins.items() for each in _files(origin, target))
     files = {path: file for path, file in listed if not path.startswith(f"src/redraft/{PACKAGED.name}/")}
-    site_file = Path(os.environ.get(site.VARIABLE, ""))
-    if site_file.is_file():
-        files[str(site.FILE)] = site_file  # jobs read it again
+    # Jobs read the site file again: that of the variable or of the working directory, and not the one next to the code.
+    files.pop(str(site.FILE), None)
+    if (site_file := site.site_file()).is_file():
+        files[str(site.FILE)] = site_file
     if cells := own.cells_file():
         files |= own.files(cells)
     return dict(sorted(files.items()))
