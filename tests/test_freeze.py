@@ -145,6 +145,15 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def elsewhere(root, monkeypatch):
+    """Another working directory."""
+    folder = root / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
 def frozen(root):
     return freeze.freeze(root, "smoke", root / "results")
 
@@ -238,10 +247,15 @@ def test_a_site_file_that_lies_elsewhere_is_frozen_too(root, monkeypatch, tmp_pa
     assert site.VARIABLE not in freeze.environment(frozen(root)), "without any there is none"
 
 
-def test_experiments_of_the_working_directory_are_frozen_instead_of_those_next_to_the_code(root, monkeypatch):
-    elsewhere = root / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
+def test_the_site_file_of_the_working_directory_is_frozen_and_not_the_one_next_to_the_code(elsewhere, root):
+    for folder, text in ((root, "partition: code"), (elsewhere, "partition: here")):
+        assert not (frozen(root) / site.FILE).exists()
+        (folder / site.FILE).parent.mkdir(parents=True)
+        (folder / site.FILE).write_text(text)
+    assert (frozen(root) / site.FILE).read_text() == "partition: here"
+
+
+def test_experiments_of_the_working_directory_are_frozen_instead_of_those_next_to_the_code(elsewhere, root):
     (elsewhere / "experiments").mkdir()
     (elsewhere / "experiments/notes.txt").touch()  # of something else
     assert (frozen(root) / "experiments/presets/smoke.yaml").exists()

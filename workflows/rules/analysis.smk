@@ -169,7 +169,8 @@ rule cases:
             str(LAYOUT.cases("{paper}")) + ".html",
             caption="../report/cases.rst",
             category="Case studies",
-            labels={"paper": "{paper}"},
+            subcategory="{paper}",
+            labels={"content": "case studies"},
         ),
         str(LAYOUT.cases("{paper}")) + ".md",
     log:
@@ -197,7 +198,8 @@ rule claims:
             LAYOUT.claims("{paper}"),
             caption="../report/claims.rst",
             category="Claims",
-            labels={"paper": "{paper}"},
+            subcategory="{paper}",
+            labels={"content": "claims and verdicts"},
         ),
     log:
         LOGS / "{paper}/claims.log",
