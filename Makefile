@@ -65,7 +65,7 @@ check: $(READY) ## check style, formatting and types
 	ruff check
 	ruff format --check
 	mypy
-	snakefmt --check Snakefile workflows
+	snakefmt --check Snakefile workflow workflows
 	snakemake --lint
 
 mutation: $(VENV)/.mutation ## count the deliberate faults that the tests detect, of N (docs/tests.md)

@@ -5,38 +5,40 @@ import sys
 from pathlib import Path
 
 # Use the packages next to this file: those of the checkout or, in a campaign's job, those of its frozen copy.
-sys.path.insert(0, f"{workflow.basedir}/src")
+HERE = os.environ.get("REDRAFT_CODE") or str(workflow.current_basedir)
+sys.path.insert(0, f"{HERE}/src")
 from redraft.ops.workflow.stop import Stop
 
 STOP = Stop(workflow)
 if workflow.is_main_process:
     STOP.install()  # before the slow imports
 
-from redraft.ops.workflow import freeze
+from redraft.ops.workflow import as_module, freeze
 from redraft.config import Experiments, benchmarks_fingerprint, run_fingerprint
 from redraft.config.preset import parted
 
-if freeze.frozen(Path(workflow.basedir)):
-    os.environ.update(freeze.environment(Path(workflow.basedir)))
+ROOT = as_module.root_of(HERE)
+if freeze.frozen(ROOT):
+    os.environ.update(freeze.environment(ROOT))
 
 
-configfile: f"{workflow.basedir}/workflows/config.yaml"
+configfile: ROOT / "config/config.yaml"
 
 
-include: "workflows/rules/common.smk"
+include: ROOT / "workflows/rules/common.smk"
 
 
 # Image of `--sdm apptainer --config container=IMAGE`; None without these options.
 container: IMAGE
 
 
-include: "workflows/rules/models.smk"
-include: "workflows/rules/data.smk"
-include: "workflows/rules/train.smk"
-include: "workflows/rules/evaluate.smk"
-include: "workflows/rules/timing.smk"
-include: "workflows/rules/laboratory.smk"
-include: "workflows/rules/analysis.smk"
+include: ROOT / "workflows/rules/models.smk"
+include: ROOT / "workflows/rules/data.smk"
+include: ROOT / "workflows/rules/train.smk"
+include: ROOT / "workflows/rules/evaluate.smk"
+include: ROOT / "workflows/rules/timing.smk"
+include: ROOT / "workflows/rules/laboratory.smk"
+include: ROOT / "workflows/rules/analysis.smk"
 
 
 localrules:

@@ -13,7 +13,7 @@ from tests.forked_commands import environment, forked_commands
 from tests.made_up_papers import DEFAULT, FIRST, WITH_THEM, write_papers
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs")
+COPIED = ("Snakefile", "config", "workflow", "workflows", "profiles", "experiments", "envs")
 SHOWN = {"tables": (1, 3, 4, 10, 101), "figures": (2, 4, 6, 102, 103)}
 """One of each kind; that all of them are made from their data needs no workflow, which takes seconds for each."""
 

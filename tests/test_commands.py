@@ -181,7 +181,7 @@ def test_compare_fits_80_columns_and_as_json_has_the_numbers(folder):
 
 
 def test_all_commands_have_the_workflow_s_preset_and_cost_says_how_to_ask_for_the_papers_scale(folder):
-    assert yaml.safe_load((ROOT / "workflows/config.yaml").read_text())["preset"] == DEFAULT_PRESET
+    assert yaml.safe_load((ROOT / "config/config.yaml").read_text())["preset"] == DEFAULT_PRESET
     lines = printed(folder, "cost", CELLS[0]).splitlines()
     assert lines[0] == "costs at the preset tiny; `--preset paper` is the papers' scale"
     found = document(folder, "cost", CELLS[0], "--preset", "paper")

@@ -17,7 +17,10 @@ from redraft.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "config/README.md", "results/README.md")
+    ),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 MARKDOWN = MarkdownIt("commonmark").enable("table")

@@ -22,14 +22,15 @@ ROOT = Path(__file__).parents[1]
 SNAKEFILE = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, f"{workflow.basedir}/src")
+ROOT = Path(workflow.basedir)
+sys.path.insert(0, f"{ROOT}/src")
 from redraft.ops.workflow import freeze
-if freeze.frozen(Path(workflow.basedir)):
-    os.environ.update(freeze.environment(Path(workflow.basedir)))
+if freeze.frozen(ROOT):
+    os.environ.update(freeze.environment(ROOT))
 if workflow.is_main_process:
-    READ = freeze.checkout_hash(Path(workflow.basedir))
+    READ = freeze.checkout_hash(ROOT)
 onstart:
-    freeze.start(workflow, "smoke", READ)
+    freeze.start(workflow, ROOT, "smoke", READ)
 rule all:
     input: "shell.json", "run.txt"
 rule gate:
@@ -62,7 +63,7 @@ def checkout(tmp_path):
     """A small repository with this one's packages."""
     for name in ("src", "analysis"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/presets").mkdir(parents=True)
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/job.py").write_text(JOB)
@@ -135,12 +136,22 @@ def test_a_dry_run_copies_nothing(checkout):
 
 
 @pytest.fixture
-def root(tmp_path):
-    """A repository's root without packages of its own."""
+def root(tmp_path, monkeypatch):
+    """A repository's root without packages of its own; the working directory."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments/presets").mkdir(parents=True)
     (tmp_path / "experiments/presets/smoke.yaml").write_text("name: smoke\n")
     (tmp_path / "Snakefile").write_text("rule all:\n")
     return tmp_path
+
+
+@pytest.fixture
+def elsewhere(root, monkeypatch):
+    """Another working directory."""
+    folder = root / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def frozen(root):
@@ -234,6 +245,25 @@ def test_a_site_file_that_lies_elsewhere_is_frozen_too(root, monkeypatch, tmp_pa
     assert freeze.checkout_hash(root) != copy.name
     monkeypatch.delenv(site.VARIABLE)
     assert site.VARIABLE not in freeze.environment(frozen(root)), "without any there is none"
+
+
+def test_the_site_file_of_the_working_directory_is_frozen_and_not_the_one_next_to_the_code(elsewhere, root):
+    for folder, text in ((root, "partition: code"), (elsewhere, "partition: here")):
+        assert not (frozen(root) / site.FILE).exists()
+        (folder / site.FILE).parent.mkdir(parents=True)
+        (folder / site.FILE).write_text(text)
+    assert (frozen(root) / site.FILE).read_text() == "partition: here"
+
+
+def test_experiments_of_the_working_directory_are_frozen_instead_of_those_next_to_the_code(elsewhere, root):
+    (elsewhere / "experiments").mkdir()
+    (elsewhere / "experiments/notes.txt").touch()  # of something else
+    assert (frozen(root) / "experiments/presets/smoke.yaml").exists()
+    (elsewhere / "experiments/presets").mkdir()
+    (elsewhere / "experiments/presets/mine.yaml").write_text("name: mine\n")
+    copy = frozen(root)
+    assert [file.name for file in (copy / "experiments").rglob("*.yaml")] == ["mine.yaml"]
+    assert copy.name == freeze.checkout_hash(root)
 
 
 def test_a_folder_without_a_snakefile_is_refused(tmp_path):

@@ -224,7 +224,7 @@ def test_a_mistake_is_named_with_file_key_and_value(root, name):
 
 
 def test_snakemake_ends_in_that_message_before_anything_is_planned(tmp_path):
-    for name in ("Snakefile", "workflows", "profiles", "experiments", "envs"):
+    for name in ("Snakefile", "config", "workflows", "profiles", "experiments", "envs"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     change(tmp_path, lambda c: c.update(at={"smoke": at(prompts_per_update=5)}))

@@ -42,7 +42,7 @@ def dry_run(folder, *arguments, **config):
 
 
 def copy_to(folder):
-    for name in ("Snakefile", "workflows", "profiles", "experiments", "envs"):
+    for name in ("Snakefile", "config", "workflows", "profiles", "experiments", "envs"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, folder / name)
     return folder

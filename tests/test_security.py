@@ -128,7 +128,7 @@ def test_no_process_is_started_through_a_shell():
 
 @pytest.fixture
 def campaign(tmp_path):
-    for name in ("Snakefile", "workflows", "profiles", "experiments", "envs"):
+    for name in ("Snakefile", "config", "workflows", "profiles", "experiments", "envs"):
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
     return tmp_path
 

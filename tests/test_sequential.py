@@ -207,7 +207,7 @@ def write_judged(claims):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A checkout's folder in which calls of Snakemake are simulated: they write judged claims of the requested runs."""
-    for name in ("Snakefile", "experiments", "workflows"):
+    for name in ("Snakefile", "config", "experiments", "workflows"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     calls, blocks = [], {}

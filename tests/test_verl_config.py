@@ -565,7 +565,7 @@ def test_the_configuration_is_shown_without_a_gpu_or_a_network(monkeypatch, caps
 
 @pytest.mark.servers
 def test_the_workflow_has_verl_check_all_cells_before_any_job(tmp_path):
-    for name in ("Snakefile", "workflows", "profiles", "experiments", "envs"):
+    for name in ("Snakefile", "config", "workflows", "profiles", "experiments", "envs"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
 

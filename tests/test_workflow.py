@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -338,6 +339,54 @@ def test_a_call_leaves_and_says_its_wall_time_and_its_processor_seconds(campaign
         "and {:,.0f} processor seconds for all jobs".format(record["processor_seconds"])
         in (campaign / "terminal").read_text()
     )
+
+
+def test_snakemake_s_report_has_all_tables_figures_claims_and_pages_and_needs_no_network(
+    campaign, tmp_path, monkeypatch
+):
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nothing listens
+    result = snakemake(campaign, "--report", str(tmp_path / "all.zip"))
+    assert result.returncode == 0, result.stderr
+    page = zipfile.ZipFile(tmp_path / "all.zip").read("all/report.html").decode()
+    categories, results = (
+        json.loads(re.search(rf"^ *var {name} = (\{{.*\}});?$", page, flags=re.M)[1])
+        for name in ("categories", "results")
+    )
+    folder = campaign / "results/smoke"
+    papers = {path.name for path in (folder / "tables").iterdir()}
+    expected = {
+        "Tables": {f"tables/{paper}/table*.html" for paper in papers},
+        "Figures": {f"figures/{paper}/figure*.svg" for paper in papers},
+        "Claims": {"claims/*.json"},
+        "Pages": {"report/**/*.html"},
+    }
+    for category, patterns in expected.items():
+        files = {str(file.relative_to(campaign)) for pattern in patterns for file in folder.glob(pattern)}
+        assert {path for paths in categories[category].values() for path in paths} == files, category
+    assert set(categories) == set(expected)
+    assert len(results) >= 30
+    assert set(categories["Pages"]) == {"all papers", "spec_rl", "second", "bare"}
+    of_table = results["results/smoke/tables/spec_rl/table03.html"]
+    assert "Table 03 of" in of_table["caption"]
+    assert of_table["labels"] == {"table": "03"}
+    assert "Reproduction of papers" in page
+
+
+def test_each_job_leaves_its_resources_next_to_its_log_and_nothing_takes_them_for_results(campaign):
+    folder = campaign / "results/smoke"
+    jobs = sum(calls(campaign)[0]["jobs"].values())
+    files = list(folder.rglob("*resources.tsv"))
+    assert len(files) == jobs
+    for file in files:
+        row = pd.read_csv(file, sep="\t").iloc[0]
+        assert row["s"] > 0
+        assert any(
+            (file.parent / log).exists() for log in (f"{file.name.removesuffix('.resources.tsv')}.log", "log.txt")
+        )
+    read = [*folder.glob("report/*.html"), *folder.rglob("manifest.json"), *folder.rglob("*sha256*")]
+    assert len(read) > jobs / 2
+    assert not [file for file in read if "resources.tsv" in file.read_text()]
 
 
 def test_a_second_call_does_nothing(campaign):

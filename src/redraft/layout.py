@@ -37,11 +37,9 @@ def code_root() -> Path:
 
 
 def is_project() -> bool:
-    """True if the working directory has a folder `experiments` with cells or presets, or one next to a Snakefile."""
+    """True if the working directory has a folder `experiments` with cells or presets, which replaces all others."""
     folder = Path("experiments")
-    return folder.is_dir() and (
-        Path("Snakefile").exists() or (folder / "presets").is_dir() or any(folder.glob("*/cells.yaml"))
-    )
+    return (folder / "presets").is_dir() or any(folder.glob("*/cells.yaml"))
 
 
 def require(file: Literal["results", "Snakefile"]) -> None:

@@ -20,7 +20,7 @@ from tests.slurm.cluster import INSTALLED, LIMIT, Cluster, trainer, until
 ROOT = Path(__file__).parents[2]
 MARKS = [pytest.mark.servers, *INSTALLED]
 """Marks of tests that run a campaign on a Slurm."""
-COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs", "src", "analysis")
+COPIED = ("Snakefile", "config", "workflows", "profiles", "experiments", "envs", "src", "analysis")
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
 STEPS = 12
 TIMES = ("seconds", "grading_seconds", "tail_share")
@@ -40,7 +40,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         copy_to(self.folder)
-        (self.folder / "workflows/config.yaml").write_text("preset: scheduled\n")
+        (self.folder / "config/config.yaml").write_text("preset: scheduled\n")
         self.site(**SITE)
         self._shrink()
 

@@ -16,6 +16,10 @@ MEASURED = {
 }
 
 
+# Description of `snakemake --report`; the captions of its items are in the same folder.
+report: "../report/workflow.rst"
+
+
 localrules:
     collect,
     measure,
@@ -47,6 +51,8 @@ rule collect:
         **COLLECTED,
     log:
         LOGS / "{paper}/collect.log",
+    benchmark:
+        LOGS / "{paper}/collect.resources.tsv"
     params:
         preset=PRESET.name,
         code=lambda wildcards: code_of("redraft.analysis.data.collect:collect_runs"),
@@ -65,6 +71,8 @@ rule measure:
         **MEASURED,
     log:
         LOGS / "{paper}/measure.log",
+    benchmark:
+        LOGS / "{paper}/measure.resources.tsv"
     params:
         preset=PRESET.name,
         content=lambda wildcards: DECLARED.content(
@@ -84,9 +92,18 @@ rule tables:
         reported=lambda wildcards: DECLARED.files(wildcards.paper, "reported"),
         published=lambda wildcards: DECLARED.published_curves(wildcards.paper),
     output:
-        directory(LAYOUT.tables("{paper}")),
+        report(
+            directory(LAYOUT.tables("{paper}")),
+            patterns=["table{table}.html"],
+            caption="../report/table.rst",
+            category="Tables",
+            subcategory="{paper}",
+            labels={"table": "{table}"},
+        ),
     log:
         LOGS / "{paper}/tables.log",
+    benchmark:
+        LOGS / "{paper}/tables.resources.tsv"
     params:
         preset=PRESET.name,
         content=lambda wildcards: DECLARED.content(
@@ -105,9 +122,18 @@ rule figures:
         probed=lambda wildcards: PLAN.probed_files(wildcards.paper),
         published=lambda wildcards: DECLARED.published_points(wildcards.paper),
     output:
-        directory(LAYOUT.figures("{paper}")),
+        report(
+            directory(LAYOUT.figures("{paper}")),
+            patterns=["figure{figure}.svg"],
+            caption="../report/figure.rst",
+            category="Figures",
+            subcategory="{paper}",
+            labels={"figure": "{figure}"},
+        ),
     log:
         LOGS / "{paper}/figures.log",
+    benchmark:
+        LOGS / "{paper}/figures.resources.tsv"
     params:
         preset=PRESET.name,
         content=lambda wildcards: DECLARED.content(wildcards.paper, "figures"),
@@ -125,6 +151,8 @@ rule choose_cases:
         str(LAYOUT.cases("{paper}")) + ".json",
     log:
         LOGS / "{paper}/choose_cases.log",
+    benchmark:
+        LOGS / "{paper}/choose_cases.resources.tsv"
     params:
         folder=subpath(input.manifest, parent=True),
         code=lambda wildcards: code_of("redraft.evaluate.cases:cases"),
@@ -137,9 +165,18 @@ rule cases:
         chosen=str(LAYOUT.cases("{paper}")) + ".json",
         spec=lambda wildcards: DECLARED.files(wildcards.paper, "cases"),
     output:
-        multiext(str(LAYOUT.cases("{paper}")), ".html", ".md"),
+        report(
+            str(LAYOUT.cases("{paper}")) + ".html",
+            caption="../report/cases.rst",
+            category="Case studies",
+            subcategory="{paper}",
+            labels={"content": "case studies"},
+        ),
+        str(LAYOUT.cases("{paper}")) + ".md",
     log:
         LOGS / "{paper}/cases.log",
+    benchmark:
+        LOGS / "{paper}/cases.resources.tsv"
     params:
         preset=PRESET.name,
         content=lambda wildcards: DECLARED.content(wildcards.paper, "cases"),
@@ -157,9 +194,17 @@ rule claims:
         spec=lambda wildcards: DECLARED.files(wildcards.paper, "family"),
         reported=lambda wildcards: DECLARED.files(wildcards.paper, "reported"),
     output:
-        LAYOUT.claims("{paper}"),
+        report(
+            LAYOUT.claims("{paper}"),
+            caption="../report/claims.rst",
+            category="Claims",
+            subcategory="{paper}",
+            labels={"content": "claims and verdicts"},
+        ),
     log:
         LOGS / "{paper}/claims.log",
+    benchmark:
+        LOGS / "{paper}/claims.resources.tsv"
     params:
         preset=PRESET.name,
         content=lambda wildcards: DECLARED.content(
@@ -175,9 +220,18 @@ rule report:
         lambda wildcards: list(PLAN.report_parts()),
     output:
         LAYOUT.report,
-        directory(LAYOUT.pages),
+        report(
+            directory(LAYOUT.pages),
+            patterns=["{page}.html"],
+            caption="../report/page.rst",
+            category="Pages",
+            subcategory=paper_of_page,
+            labels={"page": "{page}"},
+        ),
     log:
         LOGS / "report.log",
+    benchmark:
+        LOGS / "report.resources.tsv"
     params:
         preset=PRESET.name,
         papers=lambda wildcards: papers(),
@@ -194,6 +248,8 @@ rule track:
         LAYOUT.collected("{paper}") / "tracked.json",
     log:
         LOGS / "{paper}/track.log",
+    benchmark:
+        LOGS / "{paper}/track.resources.tsv"
     params:
         preset=PRESET.name,
         code=lambda wildcards: code_of("redraft.ops.workflow.tracking:track"),

@@ -38,12 +38,19 @@ def checked(function):
     return call
 
 
+def own_file(path):
+    """Path of a file of this workflow, relative to the working directory, so that a moved checkout keeps its paths."""
+    return os.path.relpath(ROOT / path)
+
+
 repair_streams()
 commands_on_path()
 CALL = checked(Call.of)(config)
-checked(CALL.register_cells)(Path(workflow.basedir))
+checked(as_module.check_use)(workflow)
+checked(CALL.register_cells)(ROOT)
+IS_FIRST_USE = as_module.is_first_use(workflow)
 if workflow.is_main_process:
-    CHECKOUT_HASH = checked(freeze.checkout_hash)(Path(workflow.basedir))
+    CHECKOUT_HASH = checked(freeze.checkout_hash)(ROOT)
 EXPERIMENTS = checked(Experiments)()
 
 
@@ -79,7 +86,7 @@ PLAN = checked(CampaignPlan)(
 )
 PRESET, LAYOUT = PLAN.preset, PLAN.layout
 IMAGE = checked(containers.image_of)(workflow, CALL.container, PRESET)
-containers.print_recipe_instead(workflow)
+containers.print_recipe_instead(workflow, ROOT)
 INPUTS = RuleInputs(PLAN, SITE)
 DECLARED = Declarations(EXPERIMENTS)
 SITE_FILE = site_file()  # the checkout's file, for messages; jobs read its frozen copy
@@ -105,7 +112,13 @@ def lines_about_slurm(jobs):
     return slurm_lines(workflow, jobs, lambda wildcards: run_of(wildcards).engine)
 
 
-if workflow.is_main_process:
+def paper_of_page(wildcards):
+    """Paper of a run's page `runs/PAPER/RUN`; other pages are about all papers."""
+    first, *paper_and_run = wildcards.page.split("/")
+    return paper_and_run[0] if first == "runs" and paper_and_run else "all papers"
+
+
+if workflow.is_main_process and IS_FIRST_USE:
     sigterm_on_hangup()
     checked(require_writable)(Path("results"))
     check_before_lock(workflow, checked(check_no_other_owner))
@@ -133,7 +146,7 @@ onstart:
     checked(containers.check_nodes)(workflow)
     limit_local_jobs(workflow)
     lift_rate_limit(workflow)
-    checked(freeze.start)(workflow, PRESET.name, CHECKOUT_HASH)
+    checked(freeze.start)(workflow, ROOT, PRESET.name, CHECKOUT_HASH)
     record_left_out(LAYOUT, PLAN.unfitting)
     recognise_all_ends(workflow)
     cancel_whole_call(workflow)
@@ -147,3 +160,7 @@ onsuccess:
 
 onerror:
     job_times.record_call(workflow, LAYOUT, finished=False)
+
+
+if IS_FIRST_USE:
+    as_module.run_handlers(workflow)

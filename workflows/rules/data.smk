@@ -13,6 +13,8 @@ rule prepare_data:
         record=LAYOUT.data("{role}") / "data.json",
     log:
         LAYOUT.folder / "logs/data/{role}.log",
+    benchmark:
+        LAYOUT.folder / "logs/data/{role}.resources.tsv"
     params:
         preset=PRESET.name,
         folder=subpath(output.problems, parent=True),

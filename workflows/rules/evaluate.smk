@@ -14,6 +14,8 @@ rule generate:
         record=f"{RUN}/generations.json",
     log:
         f"{RUN}/generate.log",
+    benchmark:
+        f"{RUN}/generate.resources.tsv"
     threads: PRESET.evaluation_threads
     resources:
         **INPUTS.resources("generate"),
@@ -35,6 +37,8 @@ use rule generate as generate_initial with:
         record=f"{INITIAL}/generations.json",
     log:
         f"{INITIAL}/generate.log",
+    benchmark:
+        f"{INITIAL}/generate.resources.tsv"
     params:
         preset=PRESET.name,
         protocol=protocol_of,
@@ -51,6 +55,8 @@ rule grade:
         hashes=f"{EVALUATED}/grades.json",
     log:
         f"{EVALUATED}/grade.log",
+    benchmark:
+        f"{EVALUATED}/grade.resources.tsv"
     threads: 1
     resources:
         **INPUTS.resources("grade"),
@@ -67,13 +73,15 @@ rule grade:
 
 rule lighteval_environment:
     input:
-        "envs/lighteval/requirements.lock",
+        own_file("envs/lighteval/requirements.lock"),
     output:
         ".venv-lighteval/.ready",
     log:
         LAYOUT.folder / "logs/lighteval_environment.log",
+    benchmark:
+        LAYOUT.folder / "logs/lighteval_environment.resources.tsv"
     shell:
-        "sh envs/install.sh .venv-lighteval lighteval > {log:q} 2>&1"
+        '(cd "$(dirname {input:q})/../.." && sh envs/install.sh "$OLDPWD"/.venv-lighteval lighteval) > {log:q} 2>&1'
 
 
 rule lighteval:
@@ -81,13 +89,17 @@ rule lighteval:
         environment=ancient(rules.lighteval_environment.output),
         generations=f"{EVALUATED}/generations.parquet",
         grades=f"{EVALUATED}/grades.parquet",
-        scripts=multiext("workflows/lighteval/", "grade.py", "tasks.py"),
+        scripts=[
+            own_file(f"workflows/lighteval/{name}.py") for name in ("grade", "tasks")
+        ],
     output:
         comparison=f"{EVALUATED}/ifeval.json",
         verdicts=f"{EVALUATED}/lighteval.parquet",
         summary=f"{EVALUATED}/lighteval.json",
     log:
         f"{EVALUATED}/lighteval.log",
+    benchmark:
+        f"{EVALUATED}/lighteval.resources.tsv"
     threads: 1
     resources:
         **INPUTS.resources("lighteval"),
@@ -105,6 +117,8 @@ rule diversity:
         hashes=f"{RUN}/diversity.json",
     log:
         f"{RUN}/diversity.log",
+    benchmark:
+        f"{RUN}/diversity.resources.tsv"
     threads: 1
     resources:
         **INPUTS.resources("diversity"),

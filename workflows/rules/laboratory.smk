@@ -11,6 +11,8 @@ rule distributions:
         LAYOUT.distributions,
     log:
         LAYOUT.folder / "logs/laboratory/distributions.log",
+    benchmark:
+        LAYOUT.folder / "logs/laboratory/distributions.resources.tsv"
     params:
         code=lambda wildcards: code_of(
             "redraft.lab.audit.bias_laboratory:write_distributions"
@@ -27,6 +29,8 @@ rule observe:
         LAYOUT.observed("{paper}", "{seed}"),
     log:
         LAYOUT.folder / "logs/laboratory/{paper}-seed{seed}.log",
+    benchmark:
+        LAYOUT.folder / "logs/laboratory/{paper}-seed{seed}.resources.tsv"
     threads: PRESET.engine.threads
     resources:
         **INPUTS.resources("observe"),

@@ -10,6 +10,8 @@ rule make_model:
         weights=LAYOUT.model("{role}") / "model.safetensors",
     log:
         LAYOUT.folder / "logs/models/{role}.log",
+    benchmark:
+        LAYOUT.folder / "logs/models/{role}.resources.tsv"
     wildcard_constraints:
         role=INPUTS.roles(made=True),
     threads: 1
@@ -37,9 +39,16 @@ rule calibrate:
     output:
         calibration=LAYOUT.calibration("{role}", "{bits}"),
         sweep=LAYOUT.calibration("{role}", "{bits}").with_suffix(".csv"),
-        drawing=LAYOUT.calibration("{role}", "{bits}").with_suffix(".svg"),
+        drawing=report(
+            LAYOUT.calibration("{role}", "{bits}").with_suffix(".svg"),
+            caption="../report/roofline.rst",
+            category="Rooflines",
+            labels={"model": "{role}", "bits": "{bits}"},
+        ),
     log:
         LAYOUT.folder / "logs/calibrations/{role}-w{bits}.log",
+    benchmark:
+        LAYOUT.folder / "logs/calibrations/{role}-w{bits}.resources.tsv"
     retries: 2
     threads: PRESET.engine.threads
     resources:

@@ -13,6 +13,8 @@ rule time_runs:
         record=LAYOUT.timing("{paper}", "{seed}").with_suffix(".json"),
     log:
         LAYOUT.folder / "logs/{paper}/timing{seed}.log",
+    benchmark:
+        LAYOUT.folder / "logs/{paper}/timing{seed}.resources.tsv"
     # All cores, so that no other job disturbs the measurement.
     threads: max(PRESET.engine.threads, workflow.cores or 1)
     resources:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 DEFAULT_PRESET = "tiny"
-"""Default preset of every command, as in workflows/config.yaml."""
+"""Default preset of every command, as in config/config.yaml."""
 
 
 def _find(name: str) -> str:

@@ -30,7 +30,9 @@ def check_requests(workflow: Any, stages: Mapping[str, str], site: Path) -> None
         return
     dag = workflow.dag
     # A group is one submission with the resources of the whole group.
-    submitted = [(job, dag.get_job_group(job) or job) for job in dag.needrun_jobs() if not job.is_local]
+    # Other rules are of a Snakefile that uses this workflow as a module.
+    planned = (job for job in dag.needrun_jobs() if not job.is_local and job.rule.name in stages)
+    submitted = [(job, dag.get_job_group(job) or job) for job in planned]
     requests = ((stages[j.rule.name], request_of(whole.resources), subject(j.wildcards_dict)) for j, whole in submitted)
     check_startable(requests, partitions(), site)
 

@@ -147,7 +147,9 @@ class Queue:
         stuck: dict[tuple[str, str], list[str]] = defaultdict(list)
         for job, row in mine.items():
             if row.waits and NEVER_STARTS.fullmatch(row.reason):
-                stuck[self.stages[jobs_in(self.jobs[job])[0].rule.name], row.reason].append(job)
+                rule = jobs_in(self.jobs[job])[0].rule.name
+                # A Snakefile that uses this workflow as a module may have other rules.
+                stuck[self.stages.get(rule, rule), row.reason].append(job)
         for (stage, reason), jobs in stuck.items():
             if (stage, reason) not in self._warned and (text := self._warning(stage, reason, jobs)):
                 self._warned.add((stage, reason))

@@ -75,10 +75,10 @@ def check_nodes(workflow: Any) -> None:
             )
 
 
-def print_recipe_instead(workflow: Any) -> None:
+def print_recipe_instead(workflow: Any, root: Path) -> None:
     """Let `snakemake --containerize` print this project's recipe; Snakemake's own only has conda environments."""
 
     def containerize(fmt: str = "dockerfile") -> None:
-        echo(Path(workflow.basedir, "envs/containers", RECIPES[fmt]).read_text(encoding="utf-8"), nl=False)
+        echo(Path(root, "envs/containers", RECIPES[fmt]).read_text(encoding="utf-8"), nl=False)
 
     workflow.containerize = containerize

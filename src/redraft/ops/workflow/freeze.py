@@ -15,14 +15,14 @@ from redraft.config import own, site
 from redraft.config.identity import fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
-from redraft.layout import CODE, FROZEN, PACKAGED, Layout, code_root
+from redraft.layout import CODE, FROZEN, PACKAGED, Layout, code_root, is_project
 from redraft.provenance import git_state
 
 PACKAGES = ("redraft", "redraft.analysis", "snakemake_logger_plugin_redraft")
 """Packages to copy from their import location to `src`; `analysis` is listed because it is a link, which a search for
 files does not follow. The packaged project is left out, since `PARTS` are copied from the root."""
 PARTS = (
-    *("Snakefile", "workflows", "experiments", "profiles", "envs", "docs/metrics.md"),
+    *("Snakefile", "config", "workflow", "workflows", "experiments", "profiles", "envs", "docs/metrics.md"),
     *("CITATION.cff", "LICENSE", "README.md", "pyproject.toml"),
 )
 """Other files and folders of the repository to copy, if they exist; with the last ones the copy can be installed."""
@@ -75,18 +75,23 @@ def _publish(unfinished: Path, copy: Path) -> Path:
 def sources(root: Path) -> dict[str, Path]:
     """Files to copy by their path in the copy, sorted by that path.
 
+    Experiments of the working directory replace those of the root, as in `redraft.layout.code_root`.
+
     Raises:
         UserError: if there is no Snakefile.
     """
     if not (root / "Snakefile").exists():
         raise UserError("this is not the repository's root", file=root, allowed="a folder with a Snakefile")
     origins = {part: root / part for part in PARTS}
+    if is_project():
+        origins["experiments"] = Path("experiments")
     origins |= {f"src/{name.replace('.', '/')}": _package(name) for name in PACKAGES}
     listed = (each for target, origin in origins.items() for each in _files(origin, target))
     files = {path: file for path, file in listed if not path.startswith(f"src/redraft/{PACKAGED.name}/")}
-    site_file = Path(os.environ.get(site.VARIABLE, ""))
-    if site_file.is_file():
-        files[str(site.FILE)] = site_file  # jobs read it again
+    # Jobs read the site file again: that of the variable or of the working directory, and not the one next to the code.
+    files.pop(str(site.FILE), None)
+    if (site_file := site.site_file()).is_file():
+        files[str(site.FILE)] = site_file
     if cells := own.cells_file():
         files |= own.files(cells)
     return dict(sorted(files.items()))
@@ -142,11 +147,12 @@ def frozen(copy: Path | None = None) -> dict[str, Any] | None:
     return read_json(file) if file.exists() else None
 
 
-def start(workflow: Any, preset: str, expected: str, results: Path = Path("results")) -> Path:
+def start(workflow: Any, root: Path, preset: str, expected: str, results: Path = Path("results")) -> Path:
     """Make all jobs of a campaign run from a copy; call this in `onstart`, which Snakemake skips in dry runs.
 
     Args:
         workflow: Snakemake's workflow.
+        root: root of the code.
         preset: name of the preset.
         expected: `checkout_hash` at the time when the Snakefile was read.
         results: parent of the preset's results.
@@ -154,7 +160,6 @@ def start(workflow: Any, preset: str, expected: str, results: Path = Path("resul
     Raises:
         UserError: if the checkout was edited since then.
     """
-    root = Path(workflow.basedir)
     copy = freeze(root, preset, results)
     if copy.name != expected:
         raise UserError(
@@ -165,6 +170,9 @@ def start(workflow: Any, preset: str, expected: str, results: Path = Path("resul
             allowed=expected,
         )
     os.environ.update(environment(copy))
+    # A Snakefile that uses this workflow as a module is no part of the copy.
+    if Path(workflow.basedir) not in (root, root / "workflow"):
+        return copy
     # Executors stored the Snakefile's path when they were created, and a cluster's jobs read that file again.
     for executor in (workflow.scheduler._executor, workflow.scheduler._local_executor):
         if executor is not None:
