@@ -17,9 +17,9 @@ VARIANTS = {
     "dapo-adaptive": {"algorithm": {"kind": "dapo"}, "reuse": {"kind": "adaptive", "initial": 1, "budget": 0.001}},
     "rloo-weighted": {"algorithm": {"kind": "rloo"}, "reuse": {"kind": "weighted"}},
 }
-"""Each algorithm but GRPO, which the campaign has, with a kind of reuse that asks the engine or the trainer for more than
-the published rule. A run takes minutes, most of them imports, and strategies see only the engine: the others are tested
-on vLLM without verl (test_vllm_exact.py, test_engines.py)."""
+"""Each algorithm but GRPO, which the campaign has, with a kind of reuse that asks the engine or the trainer for more
+than the published rule. A run takes minutes, most of them imports, and strategies see only the engine: the others are
+tested on vLLM without verl (test_vllm_exact.py, test_engines.py)."""
 SCREENED = {
     "speed-spec": {
         "algorithm": {"kind": "rloo"},
