@@ -45,17 +45,17 @@ def layout(tmp_path):
 
 
 def test_the_zip_holds_all_pages_and_what_they_link_to(layout, tmp_path):
-    assert pack_report(layout, tmp_path / "shared.zip") == 8
+    assert pack_report(layout, tmp_path / "shared.zip") == 9
     with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
         names = archive.namelist()
     places = ["report.html", "report/index.html", "report/runs/one.html", "data/a.csv", "data/d.json"]
-    own = ["README.md", "LICENSE", "CITATION.cff"]
+    own = ["README.md", "columns.json", "LICENSE", "CITATION.cff"]
     assert sorted(names) == sorted([*own, *(f"results/tiny/{place}" for place in places)])
 
 
 def test_files_with_times_before_those_of_zip_are_packed(layout, tmp_path):
     os.utime(layout.folder / "data/a.csv", (0, 0))
-    assert pack_report(layout, tmp_path / "shared.zip") == 8
+    assert pack_report(layout, tmp_path / "shared.zip") == 9
 
 
 @pytest.mark.parametrize("name", ["report.html", "report/runs/one.html", "data/a.csv", "data/d.json"])
@@ -99,7 +99,7 @@ def test_a_page_that_is_a_link_out_of_the_results_is_an_error(layout, tmp_path):
 def test_results_behind_a_symbolic_link_of_the_whole_folder_are_packed(layout, tmp_path):
     layout.root.rename(tmp_path / "elsewhere")
     layout.root.symlink_to(tmp_path / "elsewhere")
-    assert pack_report(layout, tmp_path / "shared.zip") == 8
+    assert pack_report(layout, tmp_path / "shared.zip") == 9
 
 
 HOSTILE = [
