@@ -17,6 +17,7 @@ from redraft.cli.app import main
 from redraft.config import Experiments, TableWithoutRuns, quantities
 from redraft.config.figures import LINES, Figure
 from redraft.config.quantities import check_run
+from redraft.data_dictionary import definitions
 from redraft.errors import UserError
 from redraft.methods.schedule import ScheduleMethod
 from redraft.ops.workflow.plan import check_paper
@@ -185,15 +186,10 @@ def test_the_names_are_those_that_are_measured():
     assert set(quantities.KINDS_OF_SPEEDUP) == set(KINDS)
 
 
-def test_the_fields_are_those_of_the_page_on_metrics():
-    page = (ROOT / "docs/metrics.md").read_text()
-    records = page.partition("## Step records\n")[2].partition("\n## Notes")[0]
-    diversity = page.partition("## Diversity and overlap\n")[2].partition("\n## ")[0]
-    named = set(re.findall(r"^\| `([^`]+)` \|", records, flags=re.MULTILINE)) - {"step", "passes"}
-    rows = re.findall(r"^\| (`.+?) \| ", diversity, flags=re.MULTILINE)
-    named |= {name for row in rows for name in re.findall("`(.+?)`", row)}
+def test_the_fields_are_the_defined_columns_of_steps():
+    named = definitions("steps").keys() - {"cell", "seed", "step"}
     families = {re.sub(r"<.>", "", name) for name in named if "<" in name}
-    fields = quantities.fields() - {"repeats_spread"}
+    fields = quantities.fields()
     assert {name for name in fields if not name.startswith(tuple(families))} == {n for n in named if "<" not in n}
     assert families == {"kept_at.", "kept_from.", "proposed_from."}
 

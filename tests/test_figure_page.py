@@ -16,9 +16,10 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures.figure_drawing import draw
 from redraft.analysis.figures.figure_files import write_figures
 from redraft.analysis.figures.figure_parts import still_drawing
-from redraft.analysis.figures.points import COLUMNS, FURTHER
+from redraft.analysis.figures.points import COLUMNS
 from redraft.analysis.pages.figure_page import LIBRARY, figure_assets, figure_fragment, read_points
 from redraft.config import Figure
+from redraft.data_dictionary import definitions
 from redraft.layout import Layout
 from redraft.result_files import record_derived
 from tests.measured import save_measured
@@ -310,18 +311,7 @@ def test_keys_read_points_the_legend_hides_lines_and_bands_and_the_theme_changes
     assert (found["hidden"], found["bands"], found["theme"], found["drawing"]) == (True, True, True, "none")
 
 
-def documented():
-    """Columns in the table of docs/figures.md."""
-    text = (ROOT / "docs/figures.md").read_text(encoding="utf-8")
-    part = text.partition("## Columns of the points")[2].partition("`x` is by")[0]
-    return re.findall(r"^\| `(\w+)` \|", part, re.M)
-
-
-def test_every_column_of_a_figure_s_file_is_documented():
-    assert documented() == [*COLUMNS, *FURTHER, "stand_in"]
-
-
-def test_written_files_have_the_documented_columns_and_drawings_only_with_data(tmp_path, monkeypatch):
+def test_written_files_have_the_defined_columns_and_drawings_only_with_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "experiments", "experiments")
     layout, grpo = Layout("tiny"), {"cell": "grpo", "seed": 0}
@@ -357,4 +347,4 @@ def test_written_files_have_the_documented_columns_and_drawings_only_with_data(t
         f"{name}.{suffix}" for name in drawn for suffix in ("png", "svg")
     } | {"sha256.json"}
     for file in layout.figures("ar3po").glob("*.csv"):
-        assert set(pd.read_csv(file).columns) <= set(documented())
+        assert set(pd.read_csv(file).columns) <= set(definitions("figures"))

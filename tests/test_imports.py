@@ -28,6 +28,7 @@ ALLOWED = {
     "redraft.errors": {"redraft.messages"},
     "redraft.files": {"redraft.errors"},
     "redraft.layout": {"redraft.errors"},
+    "redraft.data_dictionary": {"redraft.errors", "redraft.files"},
     "redraft.cli.process": set(),
     "redraft.cli.extras": {"redraft.errors"},
     "redraft.cli.terminal": {"redraft.errors", "redraft.messages"},
@@ -79,6 +80,7 @@ ALLOWED = {
     "redraft.evaluate": {
         *BASE,
         "redraft.config",
+        "redraft.data_dictionary",
         "redraft.engines.torch.engine",
         "redraft.engines.vllm.local",
         "redraft.ops.locking.devices",
@@ -130,6 +132,7 @@ ALLOWED = {
     "redraft.analysis.data": {
         *BASE,
         "redraft.config",
+        "redraft.data_dictionary",
         "redraft.provenance",
         "redraft.result_files",
         "redraft.rollout.types",
@@ -178,6 +181,7 @@ ALLOWED = {
         *BASE,
         *ROOMS_OF_ANALYSIS,
         "redraft.config",
+        "redraft.data_dictionary",
     },
     "redraft.analysis.pages": {
         "redraft.analysis.cost",
@@ -186,6 +190,7 @@ ALLOWED = {
         *ROOMS_OF_ANALYSIS,
         "redraft.cli.terminal",
         "redraft.config",
+        "redraft.data_dictionary",
     },
     "redraft.analysis": set(),
 }

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
-from redraft.analysis.data.timing import KINDS
 from redraft.analysis.tables import render
 from redraft.analysis.tables.comparison import COLUMNS
 from redraft.analysis.tables.sparklines import HEIGHT, MARGIN, WIDTH, trajectories
@@ -194,20 +193,6 @@ def test_drawings_come_first_and_the_numbers_of_a_trajectory_are_folded():
     assert page.index("<svg") < page.index('<details class="numbers">') < page.index('<th scope="row">GRPO @ 10</th>')
     whole = sheet([cell("GRPO", "accuracy", 1.0), cell("GRPO", "tokens", 1.0)])
     assert "<svg" not in render.html(whole, Path("results"))
-
-
-@pytest.mark.parametrize(
-    ("section", "columns"),
-    [
-        ("Tables", [*COLUMNS, "stand_in"]),
-        ("Speedups of the reported times", ["model", "algorithm", "method", *KINDS]),
-        ("Reported rows without a counterpart", ["table", "model", "algorithm", "cell", "reason"]),
-    ],
-)
-def test_every_column_of_the_csv_files_is_explained(section, columns):
-    text = (ROOT / "docs/tables.md").read_text(encoding="utf-8").split(f"## {section}\n")[1].split("\n## ")[0]
-    first = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
-    assert [name for names in first for name in re.findall(r"`(\w+)`", names)] == columns
 
 
 def compile_tables(files, folder):

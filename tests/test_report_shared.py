@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -16,9 +19,10 @@ from redraft.analysis.pages.finished_report import headline_summary, pack_report
 from redraft.analysis.pages.fragments import checked_fragment
 from redraft.analysis.pages.report_pages import training_time
 from redraft.analysis.pages.run_pages import views
-from redraft.config import Engine
+from redraft.config import Engine, Experiments, run_fingerprint
 from redraft.errors import UserError
-from redraft.layout import Layout
+from redraft.layout import CODE, Layout
+from redraft.ops.workflow import freeze
 from redraft.result_files import write_with_hash
 
 ROOT = Path(__file__).parents[1]
@@ -45,17 +49,17 @@ def layout(tmp_path):
 
 
 def test_the_zip_holds_all_pages_and_what_they_link_to(layout, tmp_path):
-    assert pack_report(layout, tmp_path / "shared.zip") == 8
+    assert pack_report(layout, tmp_path / "shared.zip") == 9
     with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
         names = archive.namelist()
     places = ["report.html", "report/index.html", "report/runs/one.html", "data/a.csv", "data/d.json"]
-    own = ["README.md", "LICENSE", "CITATION.cff"]
+    own = ["README.md", "columns.json", "LICENSE", "CITATION.cff"]
     assert sorted(names) == sorted([*own, *(f"results/tiny/{place}" for place in places)])
 
 
 def test_files_with_times_before_those_of_zip_are_packed(layout, tmp_path):
     os.utime(layout.folder / "data/a.csv", (0, 0))
-    assert pack_report(layout, tmp_path / "shared.zip") == 8
+    assert pack_report(layout, tmp_path / "shared.zip") == 9
 
 
 @pytest.mark.parametrize("name", ["report.html", "report/runs/one.html", "data/a.csv", "data/d.json"])
@@ -99,7 +103,39 @@ def test_a_page_that_is_a_link_out_of_the_results_is_an_error(layout, tmp_path):
 def test_results_behind_a_symbolic_link_of_the_whole_folder_are_packed(layout, tmp_path):
     layout.root.rename(tmp_path / "elsewhere")
     layout.root.symlink_to(tmp_path / "elsewhere")
-    assert pack_report(layout, tmp_path / "shared.zip") == 8
+    assert pack_report(layout, tmp_path / "shared.zip") == 9
+
+
+def test_the_code_in_the_zip_installs_and_runs(layout, tmp_path):
+    """Without the checkout; what it needs is in the environment."""
+    code = freeze.freeze(ROOT, "tiny", layout.root)
+    run = layout.folder / "runs/spec_rl/a/seed0"
+    run.mkdir(parents=True)
+    write_with_hash(run / "manifest.json", {"git": {"code": code.name}})
+    (layout.pages / "index.html").write_text('<a href="../runs/spec_rl/a/seed0/manifest.json">m</a>')
+    record_report(layout)
+    pack_report(layout, tmp_path / "shared.zip")
+    with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
+        archive.extractall(tmp_path / "unpacked")
+    unpacked, installed = tmp_path / "unpacked" / code.relative_to(tmp_path), tmp_path / "installed"
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(installed)]
+    variables = {name: value for name, value in os.environ.items() if name != CODE} | {"PYTHONPATH": str(installed)}
+
+    def called(*command):
+        command = [sys.executable, "-m", *command]
+        done = subprocess.run(command, cwd=unpacked, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    called("pip", "install", ".", *options)
+    shutil.rmtree(unpacked / "src")
+    names = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
+    shipped = {path.removeprefix("src/") for path in freeze.sources(ROOT) if path.startswith("src/")}
+    assert {name for name in names if name.startswith(("redraft/", "snake")) and "__pycache__" not in name} == shipped
+    cell = "spec_rl/grpo-spec-l0.5"
+    shown = json.loads(called("redraft", "show", cell, "--json"))["rows"]
+    fingerprint = run_fingerprint(Experiments(ROOT).run(cell, 0, "tiny"))
+    assert shown[0] | {"field": "fingerprint", "value": fingerprint} == shown[0]
 
 
 HOSTILE = [

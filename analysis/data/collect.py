@@ -14,8 +14,9 @@ from redraft.analysis.data.speculation import with_measurements
 from redraft.analysis.data.statistics import Blocks
 from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
+from redraft.data_dictionary import write_parquet
 from redraft.errors import UserError
-from redraft.files import atomic, hashes, numbers_of_records, read_parquet, sha256, write_json
+from redraft.files import hashes, numbers_of_records, read_parquet, sha256, write_json
 from redraft.layout import Layout, check_cell
 from redraft.messages import echo
 from redraft.provenance import policies_of
@@ -107,8 +108,7 @@ class Runs:
     def save(self, folder: Path) -> None:
         """Write one Parquet file a frame, and a record of their hashes and those of the runs' manifests and scores."""
         for name in FRAMES:
-            with atomic(folder / f"{name}.parquet") as temporary:
-                getattr(self, name).to_parquet(temporary, index=False)
+            write_parquet(getattr(self, name), folder / f"{name}.parquet", name)
         manifests = [Path(str(manifest)) for manifest in self.runs.get("manifest", ())]
         sources = [file for m in manifests for file in (m, m.with_name("scores.json")) if file.exists()]
         made = {"sha256": hashes(*(folder / f"{name}.parquet" for name in FRAMES)), "looks": self.looks}

@@ -13,8 +13,9 @@ from redraft.analysis.data.quantities import by_seed, noise_by_seed, over_time
 from redraft.analysis.data.statistics import Families, GainKept, mean_ratio
 from redraft.config import Clock, Panel
 from redraft.config.quantities import ACCURACY
+from redraft.data_dictionary import write_parquet
 from redraft.errors import UserError
-from redraft.files import atomic, hashes, read_parquet, write_json
+from redraft.files import hashes, read_parquet, write_json
 from redraft.result_files import check_hashes, read_record
 
 KEY = ("cell", "quantity", "scope")
@@ -178,8 +179,7 @@ class Measuring(Measured):
         empty = [key for key, points in self.found.items() if not points and key[0] in self._cells]
         rows += [(*key, 0, math.nan, pd.NA, math.nan, math.nan) for key in empty]
         frame = pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64"})
-        with atomic(folder / MEASURED) as temporary:
-            frame.to_parquet(temporary, index=False)
+        write_parquet(frame, folder / MEASURED, "measured")
         families.save(folder / FAMILY)
         write_json(folder / RESOLVED, resolved)
         made = {"sha256": (MEASURED, FAMILY, RESOLVED), "made_from": COLLECTED}

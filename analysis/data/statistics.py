@@ -11,7 +11,8 @@ import pandas as pd
 from scipy import stats
 
 from redraft.analysis.data.sequential import Looks, nominal_level, sequential_p
-from redraft.files import atomic, read_parquet
+from redraft.data_dictionary import write_parquet
+from redraft.files import read_parquet
 
 PAIRINGS: dict[str, Callable[[float, float], float]] = {
     # Nothing is a multiple of 0, and NaN counts as missing. A time of 0, of a target that the initial policy has
@@ -394,8 +395,7 @@ class Families:
         """Write the p-value of each comparison, without and with correction."""
         both = ((self.primary, True), (self.other, False))
         rows = [(key, p, family._corrected[key], primary) for family, primary in both for key, p in family._p.items()]
-        with atomic(file) as temporary:
-            pd.DataFrame(rows, columns=FAMILY).astype({FAMILY[-1]: bool}).to_parquet(temporary, index=False)
+        write_parquet(pd.DataFrame(rows, columns=FAMILY).astype({FAMILY[-1]: bool}), file, "family")
 
     @classmethod
     def load(cls, file: Path) -> "Families":

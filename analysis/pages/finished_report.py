@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from redraft.cli.terminal import filled
+from redraft.data_dictionary import COLUMNS, data_package
 from redraft.errors import UserError
-from redraft.files import atomic, sha256, write_json
+from redraft.files import atomic, json_text, sha256, write_json
 from redraft.layout import Layout, check_inside, code_root
 from redraft.result_files import (
     DERIVED,
@@ -138,6 +139,7 @@ this folder.
 - `results/{preset}/code/`: the code that made the runs, with its experiments, hyperparameters and locked versions of
   all packages (`envs/*/requirements.lock`). `pip install results/{preset}/code/HASH` installs it. The page of a run
   has the command that makes that run again.
+- `columns.json` has the unit and the meaning of each column of the tables, as a Data Package (datapackage.org).
 - `LICENSE` is the licence of code and results, `CITATION.cff` says how to cite them and the papers.
 """
 RECORDS = (
@@ -190,9 +192,10 @@ def pack_report(layout: Layout, file: Path, *, full: bool = False) -> int:
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive,
     ):
         archive.writestr("README.md", README.format(preset=layout.preset, responses=responses))
+        archive.writestr(COLUMNS, json_text(data_package(names)))
         for name, source in sorted({**names, **citation}.items()):
             archive.write(source, name)
-    return len(names) + len(citation) + 1
+    return len(names) + len(citation) + 2
 
 
 def _records(layout: Layout, linked: set[str], full: bool) -> Iterator[str]:

@@ -189,7 +189,9 @@ def _definitions(file: Path) -> Markup | None:
     """docs/metrics.md as HTML without its links to other files; None if the code is installed without docs."""
     if not file.exists():
         return None
-    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(file.read_text(encoding="utf-8"))
+    # Without the marks of its generated tables.
+    text = re.sub("<!--.*?-->", "", file.read_text(encoding="utf-8"))
+    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     return Markup(re.sub(r'<a href="[^"]*">(.*?)</a>', r"\1", html, flags=re.DOTALL))
 
 

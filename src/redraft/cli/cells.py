@@ -201,15 +201,19 @@ def validate(
 
 def schema(
     folder: Annotated[Path, typer.Argument(help="Folder of the JSON schemas.")] = Path("docs/schemas"),
-    check: Annotated[bool, typer.Option(help="Only check that the reference and the tasks are up to date.")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Only check that the documentation and the tasks are up to date.")
+    ] = False,
 ) -> None:
-    """Write the generated files: JSON schemas, the configuration reference and lm-eval's tasks."""
+    """Write the generated files: JSON schemas, tables of documentation and results, and lm-eval's tasks."""
     from redraft.config.schema import write_reference, write_schemas
+    from redraft.data_dictionary import write_package, write_pages
     from redraft.evaluate.lm_eval.tasks import write_tasks
     from redraft.layout import require
 
     require("Snakefile")
-    changed = write_reference(Path("docs/configuration.md"), check) + write_tasks(Path("workflows/lm_eval"), check)
+    changed = write_reference(Path("docs/configuration.md"), check) + write_pages(Path("docs"), check)
+    changed += write_package(Path("results/reference"), check) + write_tasks(Path("workflows/lm_eval"), check)
     if check and changed:
         raise UserError("not up to date; run `redraft schema`", file=changed[0])
     if not check:

@@ -27,9 +27,10 @@ import pandas as pd
 from sacrebleu.metrics import BLEU
 from scipy import sparse
 
+from redraft.data_dictionary import write_parquet
 from redraft.errors import UserError
 from redraft.evaluate.saved_rollouts import Ragged, StepRollouts, read_step
-from redraft.files import atomic, hashes, write_json
+from redraft.files import hashes, write_json
 from redraft.result_files import rollout_files
 from redraft.rollout.streams import stream
 
@@ -302,5 +303,4 @@ def measure(run_folder: Path, seed: int, file: Path) -> None:
             "the rollouts of a step are missing", file=run_folder / "rollouts", key="step", value=min(missing)
         )
     lines = [measurement.line(read_step(step, path)) for step, path in files.items()]
-    with atomic(file) as temporary:
-        pd.DataFrame(lines).to_parquet(temporary, index=False)
+    write_parquet(pd.DataFrame(lines), file, "diversity")

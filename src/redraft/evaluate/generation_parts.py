@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from redraft.data_dictionary import described
 from redraft.errors import UserError
 from redraft.files import atomic, errors_of_reading, read_parquet, remove, unfinished
 from redraft.messages import echo
@@ -108,7 +109,8 @@ class GenerationParts:
         self.check()
         parts = ds.dataset([str(path) for path in self._paths()], schema=SCHEMA)
         order = [(step, name) for step in sorted({key[0] for key in self.done}) for name in benchmarks]
-        with atomic(self.file) as temporary, pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
+        schema = described(SCHEMA, "generations")
+        with atomic(self.file) as temporary, pq.ParquetWriter(temporary, schema, write_page_checksum=True) as writer:
             for step, name in order:
                 chosen = parts.to_table(filter=(ds.field("step") == step) & (ds.field("benchmark") == name))
                 writer.write_table(chosen.sort_by([("problem", "ascending"), ("sample", "ascending")]))

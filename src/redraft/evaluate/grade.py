@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from redraft.config import Benchmark, Experiments
 from redraft.config.data import known_sizes
+from redraft.data_dictionary import described
 from redraft.errors import UserError
 from redraft.evaluate.generation_parts import KEY, read_without_tokens
 from redraft.evaluate.metrics import score
@@ -76,7 +77,7 @@ def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, pro
     parts = [GRADERS[str(kind)](part, processes) for kind, part in frame.groupby(kinds)]
     graded = frame.join(pd.concat(parts)).assign(truncated=frame["finish"] == "length")
     with atomic(scores.with_name("grades.parquet")) as temporary:
-        graded[GRADES.names].to_parquet(temporary, index=False, schema=GRADES)
+        graded[GRADES.names].to_parquet(temporary, index=False, schema=described(GRADES, "grades"))
     write_json(
         scores,
         {

@@ -15,14 +15,16 @@ from redraft.files import sha256
 LEFT_OUT = (
     "redraft.cli",
     "redraft.config",
+    "redraft.data_dictionary",
     "redraft.errors",
     "redraft.files",
     "redraft.layout",
     "redraft.ops",
     "redraft.provenance",
 )
-"""Modules that read declarations, find files and lock GPUs. What they read is in other params and in fingerprints, and
-nearly every stage imports them: with them in the hash, any edit would run all rules again."""
+"""Modules that read declarations, describe columns, find files and lock GPUs. What they read is in other params and in
+fingerprints or changes no value, and nearly every stage imports them: with them in the hash, any edit would run all
+rules again."""
 ROOT = Path(__file__).parents[3]
 TEMPLATES = "redraft.analysis.FOLDER"
 """What modules that fill templates import; their hash includes all templates, styles and scripts."""

@@ -1,0 +1,185 @@
+"""Unit and meaning of each column of the files that a campaign writes, defined once in `data_dictionary.csv`.
+
+Parquet files have both as metadata of their fields, packed results as a Data Package (`columns.json`), and pages of the
+documentation as tables. A line of the file may define a column of several tables. A part of a name in angle brackets,
+as in `pass_at_<k>`, stands for any text.
+"""
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from redraft.errors import UserError
+from redraft.files import atomic, errors_of_reading, json_text, write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+FILE = Path(__file__).with_suffix(".csv")
+COLUMNS = "columns.json"
+"""Name of the Data Package next to packed results."""
+PROFILE = "https://datapackage.org/profiles/2.0/{}.json"
+"""Schemas of the standard (https://datapackage.org/standard/data-package)."""
+TABLES = {
+    "runs": ("collected/*/runs.parquet", "one row per run"),
+    "steps": ("collected/*/steps.parquet", "one row per step of each run, with its diversity"),
+    "scores": ("collected/*/scores.parquet", "one row per run, evaluated policy and benchmark"),
+    "measured": ("collected/*/measured.parquet", "one row per seed of each measurement"),
+    "family": ("collected/*/family.parquet", "one row per comparison whose p-value is corrected"),
+    "rollouts": ("rollouts/step-*.parquet", "one row per response that a step sampled"),
+    "generations": ("generations.parquet", "one row per response that an evaluated policy sampled"),
+    "grades": ("grades.parquet", "one row per response that was graded"),
+    "diversity": ("diversity.parquet", "one row per step"),
+    "reported_speedups": ("tables/*/table*_reported.csv", "speedups of a paper's own times, one row per setting"),
+    "without_counterpart": ("tables/*/without_counterpart.csv", "rows of a paper's tables that were not reproduced"),
+    "tables": ("tables/*/table*.csv", "one row per cell of a reproduced table"),
+    "figures": ("figures/*/figure*.csv", "one row per point of a reproduced figure"),
+}
+"""Pattern of the paths and content of the files of each table; the first pattern that a path matches counts."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Unit and meaning of a column, and the heading under which a page lists it."""
+
+    unit: str
+    meaning: str
+    group: str
+
+
+@cache
+def definitions(table: str) -> dict[str, Definition]:
+    """Definitions of a table's columns by name, in the order of the file."""
+    with FILE.open(encoding="utf-8", newline="") as handle:
+        rows = [row for row in csv.DictReader(handle) if table in row["tables"].split()]
+    return {row["column"]: Definition(row["unit"], row["meaning"], row["group"]) for row in rows}
+
+
+def definition(table: str, column: str) -> Definition | None:
+    """Definition of a column; None for one that only a user-defined method writes."""
+    found = definitions(table)
+    return found.get(column) or next((each for name, each in found.items() if _is_of(column, name)), None)
+
+
+def _is_of(column: str, name: str) -> bool:
+    """Test for a column of a family of names, such as `pass_at_<k>`."""
+    return "<" in name and bool(re.fullmatch(re.sub(r"<\w+>", ".+", re.escape(name)), column))
+
+
+def described(schema: "pa.Schema", table: str) -> "pa.Schema":
+    """A schema whose fields have `unit` and `description` as metadata."""
+    import pyarrow as pa
+
+    fields = [field.with_metadata(_described(table, field.name)) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _described(table: str, column: str) -> dict[str, str]:
+    found = definition(table, column)
+    return {"unit": found.unit, "description": found.meaning} if found else {}
+
+
+def write_parquet(frame: "pd.DataFrame", file: Path, table: str) -> None:
+    """Write a complete Parquet file whose fields are described, or nothing."""
+    import pyarrow as pa
+
+    schema = described(pa.Schema.from_pandas(frame, preserve_index=False), table)
+    with atomic(file) as temporary:
+        frame.to_parquet(temporary, index=False, schema=schema)
+
+
+def data_package(files: Mapping[str, Path]) -> dict[str, Any]:
+    """Data Package of the described files among some: a resource per table, with its files and their columns.
+
+    Args:
+        files: by the name that they have beside the package.
+    """
+    found: dict[str, list[str]] = {}
+    for name in sorted(files):
+        path = PurePosixPath(name)
+        if table := next((table for table, (pattern, _) in TABLES.items() if path.match(pattern)), None):
+            found.setdefault(table, []).append(name)
+    resources = []
+    for table in sorted(found, key=list(TABLES).index):
+        names = found[table]
+        columns = dict.fromkeys(column for name in names for column in _columns(table, files[name]))
+        fields = [{"name": column, **_described(table, column)} for column in columns]
+        # "superset": a file may lack columns of features that its runs do not use.
+        schema = {"$schema": PROFILE.format("tableschema"), "fieldsMatch": "superset", "fields": fields}
+        resources.append(
+            {
+                "name": table,
+                "type": "table",
+                "description": TABLES[table][1],
+                "path": names,
+                "format": PurePosixPath(names[0]).suffix.removeprefix("."),
+                "schema": schema,
+            }
+        )
+    return {"$schema": PROFILE.format("datapackage"), "resources": resources}
+
+
+def _columns(table: str, file: Path) -> list[str]:
+    if file.suffix == ".csv":
+        with errors_of_reading(file, ValueError), file.open(encoding="utf-8", newline="") as handle:
+            return next(csv.reader(handle), [])
+    if not any("<" in name for name in definitions(table)):
+        return list(definitions(table))  # without pyarrow, which `redraft share` can do without
+    import pyarrow.parquet as pq
+
+    with errors_of_reading(file, OSError, ValueError):
+        return list(pq.read_schema(file).names)
+
+
+def write_package(folder: Path, check: bool = False) -> list[Path]:
+    """Write the Data Package of all described files in a folder; with `check` nothing is written.
+
+    Returns:
+        The file, if it was out of date.
+    """
+    file = folder / COLUMNS
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    text = json_text(data_package(files))
+    if not folder.exists() or (file.exists() and file.read_text(encoding="utf-8") == text):
+        return []
+    if not check:
+        write_atomically(file, text)
+    return [file]
+
+
+MARK = re.compile(r"(<!-- columns of (\w+)(?:: ([^>]+))? -->\n).*?(<!-- end of columns -->)", re.DOTALL)
+"""Place of a generated table in a page: the table, and the group that it is limited to, if any."""
+
+
+def write_pages(folder: Path, check: bool) -> list[Path]:
+    """Write the tables of definitions into the pages of a folder; with `check` nothing is written.
+
+    Returns:
+        Pages that were out of date.
+
+    Raises:
+        UserError: if a page names an unknown table or group.
+    """
+    changed = []
+    for page in sorted(folder.glob("*.md")):
+        before = page.read_text(encoding="utf-8")
+        after = MARK.sub(partial(_filled, page), before)
+        if after != before:
+            changed.append(page)
+            if not check:
+                write_atomically(page, after)
+    return changed
+
+
+def _filled(page: Path, mark: re.Match[str]) -> str:
+    start, table, group, end = mark.groups()
+    rows = {name: each for name, each in definitions(table).items() if group in (None, each.group)}
+    if not rows:
+        raise UserError("nothing is defined of these columns", file=page, key=table, value=group)
+    lines = [f"| `{name}` | {each.unit} | {each.meaning} |" for name, each in rows.items()]
+    return "\n".join([start, "| column | unit | meaning |", "|---|---|---|", *lines, "", end])

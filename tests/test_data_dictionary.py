@@ -1,0 +1,172 @@
+"""Each column that is written has one definition, which Parquet files, `columns.json` and pages repeat."""
+
+import csv
+import shutil
+from pathlib import Path, PurePosixPath
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from redraft import data_dictionary
+from redraft.analysis.data import measured, statistics
+from redraft.analysis.data.timing import KINDS
+from redraft.analysis.figures import points
+from redraft.analysis.tables import comparison
+from redraft.config.data import Benchmark, ProblemFile
+from redraft.data_dictionary import (
+    TABLES,
+    data_package,
+    definition,
+    definitions,
+    write_package,
+    write_pages,
+    write_parquet,
+)
+from redraft.errors import UserError
+from redraft.evaluate import grade
+from redraft.evaluate.generation_parts import SCHEMA
+from redraft.evaluate.metrics import score
+
+ROOT = Path(__file__).parents[1]
+
+
+def rows():
+    with data_dictionary.FILE.open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def test_each_definition_has_a_unit_and_a_meaning_and_is_unique_in_its_table():
+    defined = [(table, row["column"]) for row in rows() for table in row["tables"].split()]
+    assert len(defined) == len(set(defined))
+    assert {table for table, _ in defined} == {*TABLES, "records"}
+    assert all(row["unit"] and len(row["meaning"]) > 8 for row in rows())
+
+
+def test_pages_and_published_results_repeat_the_definitions():
+    """`redraft schema` renews both."""
+    assert write_pages(ROOT / "docs", check=True) == []
+    assert write_package(ROOT / "results/reference", check=True) == []
+    pages = [page.read_text() for page in (ROOT / "docs").glob("*.md")]
+    assert {match[2] for page in pages for match in data_dictionary.MARK.finditer(page)} == {*TABLES, "records"}
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """A copy of the definitions in which one word differs."""
+    text = data_dictionary.FILE.read_text().replace("updates from a batch so far", "updates so far")
+    (tmp_path / "changed.csv").write_text(text)
+    monkeypatch.setattr(data_dictionary, "FILE", tmp_path / "changed.csv")
+    definitions.cache_clear()
+    yield
+    definitions.cache_clear()
+
+
+def test_a_changed_definition_makes_pages_and_packages_outdated(changed, tmp_path):
+    for name in ("docs", "results/reference"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    assert write_pages(tmp_path / "docs", check=True) == [tmp_path / "docs/metrics.md"]
+    assert write_package(tmp_path / "results/reference", check=True) != []
+    write_pages(tmp_path / "docs", check=False)
+    assert "| updates so far, this step included |" in (tmp_path / "docs/metrics.md").read_text()
+    (tmp_path / "docs/tables.md").write_text("<!-- columns of tabels -->\n<!-- end of columns -->\n")
+    with pytest.raises(UserError, match="nothing is defined"):
+        write_pages(tmp_path / "docs", check=True)
+
+
+SCORED = {
+    "math": pd.DataFrame({"outcome": ["correct", "wrong"], "extracted": ["1", ""]}),
+    "instructions": pd.DataFrame({"outcome": ["correct", "wrong"], "strict": [[True], [False]], "loose": [[True]] * 2}),
+}
+
+
+def scores():
+    """Keys of scores of two problems, by both kinds of graders, with a note."""
+    for grading, graded in SCORED.items():
+        benchmark = Benchmark(data=ProblemFile(path="p.jsonl", size=2), samples=1, grading=grading)
+        yield from score(graded.assign(length=3, truncated=False, seconds=1.0), benchmark, "a note")
+
+
+WRITTEN = {
+    "scores": ["cell", "seed", "step", "benchmark", *dict.fromkeys(scores())],
+    "measured": measured.COLUMNS,
+    "family": statistics.FAMILY,
+    "generations": SCHEMA.names,
+    "grades": grade.GRADES.names,
+    "tables": [*comparison.COLUMNS, "stand_in"],
+    "figures": [*points.COLUMNS, *points.FURTHER, "stand_in"],
+    "reported_speedups": ["model", *KINDS],
+}
+
+
+@pytest.mark.parametrize("table", WRITTEN)
+def test_the_written_columns_are_the_defined_ones(table):
+    """Those of steps: tests/test_declarations.py and tests/test_metrics_page.py."""
+    assert same(table, WRITTEN[table])
+
+
+def same(table, columns):
+    """Test that each column is defined and each definition is of a column."""
+    found = {column: definition(table, column) for column in columns}
+    return all(found.values()) and {*found.values()} == {*definitions(table).values()}
+
+
+def test_a_column_without_a_definition_and_a_definition_without_a_column_are_found():
+    names = list(definitions("grades"))
+    assert same("grades", names)
+    assert not same("grades", [*names, "lenght"])
+    assert not same("grades", names[1:])
+    assert definition("scores", "pass_at_16") == definitions("scores")["pass_at_<k>"]
+    assert definition("scores", "pass_at_") is None
+
+
+def test_a_file_has_the_definitions_and_the_same_content(tmp_path):
+    frame = pd.DataFrame({"step": [0, 1], "own_count": [1, 2], "kept_at.3": [0.5, None], "cell": ["a", None]})
+    write_parquet(frame, tmp_path / "steps.parquet", "steps")
+    schema = pq.read_schema(tmp_path / "steps.parquet")
+    assert schema.field("step").metadata == {b"unit": b"index", b"description": b"number of the step, from 0"}
+    assert schema.field("kept_at.3").metadata[b"unit"] == b"share"
+    assert schema.field("own_count").metadata is None, "a user's schedule counts what it wants"
+    frame.to_parquet(tmp_path / "plain.parquet", index=False)
+    both = [pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("steps", "plain")]
+    pd.testing.assert_frame_equal(*both)
+    assert pq.read_schema(tmp_path / "plain.parquet").equals(schema)
+
+
+@pytest.fixture(scope="module")
+def files(campaign):
+    """All files of the campaign by name."""
+    root = campaign / "results"
+    return {file.relative_to(root).as_posix(): file for file in root.rglob("*") if file.is_file()}
+
+
+def test_a_campaign_writes_no_file_and_no_column_without_a_definition(files):
+    package = data_package(files)
+    packed = {name: resource for resource in package["resources"] for name in resource["path"]}
+    assert {resource["name"] for resource in package["resources"]} == set(TABLES)
+    kinds = ("collected", "runs", "initial", "tables", "figures")
+    data = (name for name in files if name.endswith((".csv", ".parquet")) and PurePosixPath(name).parts[1] in kinds)
+    # Parts of generations are only read to resume.
+    written = {name for name in data if ".parts/" not in name}
+    assert written == set(packed)
+    for resource in package["resources"]:
+        assert [field for field in resource["schema"]["fields"] if not field.get("description")] == []
+    for table in ("runs", "rollouts", "diversity", "without_counterpart"):
+        names = [name for name in packed if packed[name]["name"] == table]
+        columns = {column for name in names for column in columns_of(files[name])}
+        assert same(table, columns), table
+
+
+def columns_of(file):
+    return list(pd.read_csv(file, nrows=0)) if file.suffix == ".csv" else pq.read_schema(file).names
+
+
+def test_all_parquet_files_of_a_campaign_but_rollouts_are_described(files):
+    """Rollouts are not: `redraft check` compares their hashes with those of published runs."""
+    for resource in data_package(files)["resources"]:
+        if resource["format"] == "parquet":
+            for name in resource["path"]:
+                for field in pq.read_schema(files[name]):
+                    found = definition(resource["name"], field.name)
+                    expected = {b"unit": found.unit.encode(), b"description": found.meaning.encode()}
+                    assert field.metadata == (None if resource["name"] == "rollouts" else expected), name
