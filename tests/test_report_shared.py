@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from pydantic import TypeAdapter
+from rocrate.rocrate import ROCrate
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.pages.finished_report import headline_summary, pack_report, record_report, summary_text
@@ -49,17 +50,17 @@ def layout(tmp_path):
 
 
 def test_the_zip_holds_all_pages_and_what_they_link_to(layout, tmp_path):
-    assert pack_report(layout, tmp_path / "shared.zip") == 9
+    assert pack_report(layout, tmp_path / "shared.zip") == 10
     with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
         names = archive.namelist()
     places = ["report.html", "report/index.html", "report/runs/one.html", "data/a.csv", "data/d.json"]
-    own = ["README.md", "columns.json", "LICENSE", "CITATION.cff"]
+    own = ["README.md", "columns.json", "ro-crate-metadata.json", "LICENSE", "CITATION.cff"]
     assert sorted(names) == sorted([*own, *(f"results/tiny/{place}" for place in places)])
 
 
 def test_files_with_times_before_those_of_zip_are_packed(layout, tmp_path):
     os.utime(layout.folder / "data/a.csv", (0, 0))
-    assert pack_report(layout, tmp_path / "shared.zip") == 9
+    assert pack_report(layout, tmp_path / "shared.zip") == 10
 
 
 @pytest.mark.parametrize("name", ["report.html", "report/runs/one.html", "data/a.csv", "data/d.json"])
@@ -103,7 +104,44 @@ def test_a_page_that_is_a_link_out_of_the_results_is_an_error(layout, tmp_path):
 def test_results_behind_a_symbolic_link_of_the_whole_folder_are_packed(layout, tmp_path):
     layout.root.rename(tmp_path / "elsewhere")
     layout.root.symlink_to(tmp_path / "elsewhere")
-    assert pack_report(layout, tmp_path / "shared.zip") == 9
+    assert pack_report(layout, tmp_path / "shared.zip") == 10
+
+
+def check_crate(folder, code):
+    """Test that a folder is described as an RO-Crate: its workflow, the runs that it made, licence and papers."""
+    crate = ROCrate(folder)
+    root = "results/tiny"
+    assert crate.mainEntity.id == f"{root}/code/{code}/Snakefile"
+    assert crate.mainEntity.lang["name"] == "Snakemake"
+    assert crate.license.id == "https://spdx.org/licenses/Apache-2.0"
+    assert sum(paper["@type"] == "ScholarlyArticle" for paper in crate.root_dataset["citation"]) >= 4
+    action = crate.root_dataset["mentions"]
+    assert (action["instrument"], action["endTime"]) == (crate.mainEntity, "2026-01-02T03:04:05+00:00")
+    assert action["object"].id == f"{root}/code/{code}/experiments/presets/tiny.yaml"
+    made = {entity.id for entity in action["result"]}
+    assert made == {
+        f"{root}/{n}" for n in ("runs/spec_rl/a/seed0/manifest.json", "report.html", "report/", "data/", "runs/")
+    }
+    parts = [entity.id for entity in crate.data_entities]
+    assert {"README.md", "columns.json", "LICENSE", "CITATION.cff"} <= {*parts}
+    assert [part for part in parts if not (folder / part).exists()] == []
+
+
+def test_results_without_their_code_are_a_plain_crate(layout, tmp_path):
+    pack_report(layout, tmp_path / "shared.zip")
+    crate = ROCrate(tmp_path / "shared.zip")
+    assert crate.mainEntity is None
+    assert not crate.root_dataset.get("conformsTo")
+    assert {"results/tiny/report.html", "results/tiny/data/"} <= {entity.id for entity in crate.data_entities}
+
+
+def test_a_project_without_licence_and_citation_has_none_in_its_crate(layout, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    pack_report(layout, folder / "shared.zip")
+    crate = ROCrate(folder / "shared.zip")
+    assert crate.license is None
+    assert {entity.id for entity in crate.data_entities if "/" not in entity.id} == {"README.md", "columns.json"}
+    assert [paper.get("author") for paper in crate.root_dataset["citation"]] == [None] * 4
 
 
 def test_the_code_in_the_zip_installs_and_runs(layout, tmp_path):
@@ -111,12 +149,14 @@ def test_the_code_in_the_zip_installs_and_runs(layout, tmp_path):
     code = freeze.freeze(ROOT, "tiny", layout.root)
     run = layout.folder / "runs/spec_rl/a/seed0"
     run.mkdir(parents=True)
-    write_with_hash(run / "manifest.json", {"git": {"code": code.name}})
+    about = {"run": "spec_rl/a/seed0", "finished": "2026-01-02T03:04:05+00:00", "packages": {"snakemake": "9.1"}}
+    write_with_hash(run / "manifest.json", about | {"git": {"code": code.name}})
     (layout.pages / "index.html").write_text('<a href="../runs/spec_rl/a/seed0/manifest.json">m</a>')
     record_report(layout)
     pack_report(layout, tmp_path / "shared.zip")
     with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
         archive.extractall(tmp_path / "unpacked")
+    check_crate(tmp_path / "unpacked", code.name)
     unpacked, installed = tmp_path / "unpacked" / code.relative_to(tmp_path), tmp_path / "installed"
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(installed)]
     variables = {name: value for name, value in os.environ.items() if name != CODE} | {"PYTHONPATH": str(installed)}

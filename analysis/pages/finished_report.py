@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from redraft.analysis.pages.ro_crate import metadata
 from redraft.cli.terminal import filled
 from redraft.data_dictionary import COLUMNS, data_package
 from redraft.errors import UserError
@@ -140,6 +141,7 @@ this folder.
   all packages (`envs/*/requirements.lock`). `pip install results/{preset}/code/HASH` installs it. The page of a run
   has the command that makes that run again.
 - `columns.json` has the unit and the meaning of each column of the tables, as a Data Package (datapackage.org).
+- `ro-crate-metadata.json` describes this folder as an RO-Crate: workflow, runs, papers and licence.
 - `LICENSE` is the licence of code and results, `CITATION.cff` says how to cite them and the papers.
 """
 RECORDS = (
@@ -186,16 +188,20 @@ def pack_report(layout: Layout, file: Path, *, full: bool = False) -> int:
     names = {f"results/{layout.preset}/{path}": root / path for path in paths | set(_records(layout, paths, full))}
     citation = {name: code_root() / name for name in ("LICENSE", "CITATION.cff") if (code_root() / name).exists()}
     responses = ", generations and rollouts" if full else " (`redraft share --full` also packs all responses)"
+    columns = data_package(names)
+    # Both files are written below and need no source.
+    crate = metadata(layout.preset, names | citation | dict.fromkeys(("README.md", COLUMNS), root))
     # Not strict about times: zip has none before 1980, and some file systems give files without a time that of 1970.
     with (
         atomic(file) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive,
     ):
         archive.writestr("README.md", README.format(preset=layout.preset, responses=responses))
-        archive.writestr(COLUMNS, json_text(data_package(names)))
+        archive.writestr(COLUMNS, json_text(columns))
+        archive.writestr("ro-crate-metadata.json", json_text(crate))
         for name, source in sorted({**names, **citation}.items()):
             archive.write(source, name)
-    return len(names) + len(citation) + 2
+    return len(names) + len(citation) + 3
 
 
 def _records(layout: Layout, linked: set[str], full: bool) -> Iterator[str]:

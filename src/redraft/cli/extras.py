@@ -15,6 +15,7 @@ EXTRAS = {
         "pandas",
         "pyarrow",
         "pylatexenc",
+        "rocrate",
         "scipy",
         "tabulate",
         "threadpoolctl",
