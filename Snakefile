@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 # Use the packages next to this file: those of the checkout or, in a campaign's job, those of its frozen copy.
-HERE = os.environ.get("REDRAFT_CODE") or str(workflow.current_basedir)
+OF_JOB = None if workflow.is_main_process else os.environ.get("REDRAFT_CODE")
+HERE = OF_JOB or str(workflow.current_basedir)
 sys.path.insert(0, f"{HERE}/src")
 from redraft.ops.workflow.stop import Stop
 

@@ -16,10 +16,10 @@ from redraft.analysis.tables import comparison
 from redraft.config.data import Benchmark, ProblemFile
 from redraft.data_dictionary import (
     TABLES,
-    data_package,
     definition,
     definitions,
-    write_package,
+    described_files,
+    write_descriptions,
     write_pages,
     write_parquet,
 )
@@ -43,10 +43,15 @@ def test_each_definition_has_a_unit_and_a_meaning_and_is_unique_in_its_table():
     assert all(row["unit"] and len(row["meaning"]) > 8 for row in rows())
 
 
+def test_each_line_has_all_fields_and_no_further_one():
+    rows = list(csv.reader(data_dictionary.FILE.open(encoding="utf-8", newline="")))
+    assert {len(row) for row in rows} == {5}
+
+
 def test_pages_and_published_results_repeat_the_definitions():
     """`redraft schema` renews both."""
     assert write_pages(ROOT / "docs", check=True) == []
-    assert write_package(ROOT / "results/reference", check=True) == []
+    assert write_descriptions(ROOT / "results/reference", check=True) == []
     pages = [page.read_text() for page in (ROOT / "docs").glob("*.md")]
     assert {match[2] for page in pages for match in data_dictionary.MARK.finditer(page)} == {*TABLES, "records"}
 
@@ -66,7 +71,7 @@ def test_a_changed_definition_makes_pages_and_packages_outdated(changed, tmp_pat
     for name in ("docs", "results/reference"):
         shutil.copytree(ROOT / name, tmp_path / name)
     assert write_pages(tmp_path / "docs", check=True) == [tmp_path / "docs/metrics.md"]
-    assert write_package(tmp_path / "results/reference", check=True) != []
+    assert write_descriptions(tmp_path / "results/reference", check=True) != []
     write_pages(tmp_path / "docs", check=False)
     assert "| updates so far, this step included |" in (tmp_path / "docs/metrics.md").read_text()
     (tmp_path / "docs/tables.md").write_text("<!-- columns of tabels -->\n<!-- end of columns -->\n")
@@ -141,16 +146,16 @@ def files(campaign):
 
 
 def test_a_campaign_writes_no_file_and_no_column_without_a_definition(files):
-    package = data_package(files)
-    packed = {name: resource for resource in package["resources"] for name in resource["path"]}
-    assert {resource["name"] for resource in package["resources"]} == set(TABLES)
+    tables = described_files(files)["tables"]
+    packed = {name: table for table in tables for name in table["files"]}
+    assert {table["name"] for table in tables} == set(TABLES)
     kinds = ("collected", "runs", "initial", "tables", "figures")
     data = (name for name in files if name.endswith((".csv", ".parquet")) and PurePosixPath(name).parts[1] in kinds)
     # Parts of generations are only read to resume.
     written = {name for name in data if ".parts/" not in name}
     assert written == set(packed)
-    for resource in package["resources"]:
-        assert [field for field in resource["schema"]["fields"] if not field.get("description")] == []
+    for described in tables:
+        assert [column for column in described["columns"] if not column.get("description")] == []
     for table in ("runs", "rollouts", "diversity", "without_counterpart"):
         names = [name for name in packed if packed[name]["name"] == table]
         columns = {column for name in names for column in columns_of(files[name])}
@@ -163,10 +168,9 @@ def columns_of(file):
 
 def test_all_parquet_files_of_a_campaign_but_rollouts_are_described(files):
     """Rollouts are not: `redraft check` compares their hashes with those of published runs."""
-    for resource in data_package(files)["resources"]:
-        if resource["format"] == "parquet":
-            for name in resource["path"]:
-                for field in pq.read_schema(files[name]):
-                    found = definition(resource["name"], field.name)
-                    expected = {b"unit": found.unit.encode(), b"description": found.meaning.encode()}
-                    assert field.metadata == (None if resource["name"] == "rollouts" else expected), name
+    for table in described_files(files)["tables"]:
+        for name in (name for name in table["files"] if name.endswith(".parquet")):
+            for field in pq.read_schema(files[name]):
+                found = definition(table["name"], field.name)
+                expected = {b"unit": found.unit.encode(), b"description": found.meaning.encode()}
+                assert field.metadata == (None if table["name"] == "rollouts" else expected), name

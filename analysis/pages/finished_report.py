@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from redraft.analysis.pages.ro_crate import metadata
 from redraft.cli.terminal import filled
-from redraft.data_dictionary import COLUMNS, data_package
+from redraft.data_dictionary import COLUMNS, described_files
 from redraft.errors import UserError
 from redraft.files import atomic, json_text, sha256, write_json
 from redraft.layout import Layout, check_inside, code_root
@@ -140,7 +140,7 @@ this folder.
 - `results/{preset}/code/`: the code that made the runs, with its experiments, hyperparameters and locked versions of
   all packages (`envs/*/requirements.lock`). `pip install results/{preset}/code/HASH` installs it. The page of a run
   has the command that makes that run again.
-- `columns.json` has the unit and the meaning of each column of the tables, as a Data Package (datapackage.org).
+- `columns.json` has the unit and the meaning of each column of the tables.
 - `ro-crate-metadata.json` describes this folder as an RO-Crate: workflow, runs, papers and licence.
 - `LICENSE` is the licence of code and results, `CITATION.cff` says how to cite them and the papers.
 """
@@ -188,7 +188,7 @@ def pack_report(layout: Layout, file: Path, *, full: bool = False) -> int:
     names = {f"results/{layout.preset}/{path}": root / path for path in paths | set(_records(layout, paths, full))}
     citation = {name: code_root() / name for name in ("LICENSE", "CITATION.cff") if (code_root() / name).exists()}
     responses = ", generations and rollouts" if full else " (`redraft share --full` also packs all responses)"
-    columns = data_package(names)
+    columns = described_files(names)
     # Both files are written below and need no source.
     crate = metadata(layout.preset, names | citation | dict.fromkeys(("README.md", COLUMNS), root))
     # Not strict about times: zip has none before 1980, and some file systems give files without a time that of 1970.

@@ -38,7 +38,7 @@ CONTENT = {
 JSON = "application/json"
 FILES = {
     "README.md": ("Guide to this folder", "text/markdown"),
-    COLUMNS: ("Unit and meaning of each column, as a Data Package", JSON),
+    COLUMNS: ("Unit and meaning of each column", JSON),
     "CITATION.cff": ("Citation of the software and the papers", "application/yaml"),
     "LICENSE": ("Licence of code and results", "text/plain"),
 }

@@ -47,6 +47,7 @@ class _Evaluation(Typed):
 class _Sensitivity(Typed):
     run: _Run
     protocol: str
+    sampled: list[str]
     policy: str
     evaluations: list[_Evaluation]
     rows: list[_Row]
@@ -67,7 +68,7 @@ def sensitivities(layout: Layout) -> list[dict[str, Any]]:
 
 
 def _sensitivity(file: Path, layout: Layout) -> dict[str, Any]:
-    needed = ("run", "protocol", "policy", "evaluations", "rows", "sha256")
+    needed = ("run", "protocol", "sampled", "policy", "evaluations", "rows", "sha256")
     content: dict[str, Any] = read_with_hash(file, SENSITIVITY, *needed)
     check_listed([TABLE], content["sha256"], file)
     check_hashes(file.parent, content["sha256"], file)
@@ -76,7 +77,7 @@ def _sensitivity(file: Path, layout: Layout) -> dict[str, Any]:
     reference = content["evaluations"][0]
     return {
         "name": f"{run['cell']}, seed {run['seed']}, {Path(content['policy']).name}",
-        "protocol": content["protocol"],
+        "protocol": ", ".join([content["protocol"], *content["sampled"]]),
         "stale": not manifest.exists() or sha256(manifest) != run["manifest_sha256"],
         "rows": content["rows"],
         "settings": ", ".join(f"{key} {value}" for key, value in reference["settings"].items()),

@@ -20,7 +20,7 @@ from redraft.analysis.reference.published import (
     without_manifests,
 )
 from redraft.config import Experiments
-from redraft.data_dictionary import write_package
+from redraft.data_dictionary import write_descriptions
 from redraft.errors import UserError
 from redraft.files import atomic, own_hash_file, sha256, write_atomically, write_json
 from redraft.layout import Layout
@@ -90,7 +90,7 @@ def publish(layout: Layout, paper: str, target: Layout, archives: Path) -> dict[
         "sha256": {name: sha256(target.folder / name) for name in sorted(published)},
     }
     write_json(file, record)
-    write_package(target.root)
+    write_descriptions(target.root)
     return record
 
 

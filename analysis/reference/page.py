@@ -40,9 +40,8 @@ def write_page(root: Path, page: Path) -> None:
     for published in _shown(root):
         preset = experiments.preset(published.layout.preset)
         parts.append(f"# Preset `{preset.name}`\n\n{preset.description}")
-        for paper in experiments.papers:
-            if paper in published.records:
-                parts.append("\n\n".join(_paper(published, paper, experiments, page.parent)))
+        for paper in _papers(published, experiments):
+            parts.append("\n\n".join(_paper(published, paper, experiments, page.parent)))
     _between_marks(page, parts)
 
 
@@ -50,7 +49,7 @@ def write_summary(root: Path, page: Path) -> None:
     """Write the headline numbers of all published papers, and one figure, into a page; arguments as of `write_page`."""
     experiments, rows, figures = Experiments(), [], []
     for published in _shown(root):
-        for paper in (paper for paper in experiments.papers if paper in published.records):
+        for paper in _papers(published, experiments):
             headlines = [h for h in published.records[paper]["headlines"] if h["mean"] is not None]
             rows += [_summary_row(published.layout.preset, headline) for headline in headlines]
             figures += [*_figures(published, paper, experiments, page.parent)]
@@ -63,13 +62,19 @@ def _summary_row(preset: str, headline: Mapping[str, Any]) -> dict[str, str]:
     form, numbers = headline["form"], {key: _number(headline[key]) for key in ("mean", "low", "high", "reported")}
     ends = interval(numbers["low"], numbers["high"], form)
     reported = "–" if math.isnan(numbers["reported"]) else number(numbers["reported"], form)
-    units = {"percent fewer": " fewer", "times": " as fast"}.get(form, "")
+    units = " fewer" if form == "percent fewer" else ""
     return {
         "": headline["short"],
         f"here (preset `{preset}`)": f"{number(numbers['mean'], form)}{ends}{units}",
         "paper": f"{reported}{units}" if reported != "–" else reported,
         "verdict": headline["verdict"],
     }
+
+
+def _papers(published: Published, experiments: Experiments) -> list[str]:
+    """Published papers in the order of the preset's default runs, then the others."""
+    default = experiments.preset(published.layout.preset).default
+    return [paper for paper in dict.fromkeys([*default, *experiments.papers]) if paper in published.records]
 
 
 def _number(value: float | None) -> float:

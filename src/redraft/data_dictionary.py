@@ -1,7 +1,7 @@
 """Unit and meaning of each column of the files that a campaign writes, defined once in `data_dictionary.csv`.
 
-Parquet files have both as metadata of their fields, packed results as a Data Package (`columns.json`), and pages of the
-documentation as tables. A line of the file may define a column of several tables. A part of a name in angle brackets,
+Parquet files have both as metadata of their fields, packed results in `columns.json`, and pages of the documentation as
+tables. A line of the file may define a column of several tables. A part of a name in angle brackets,
 as in `pass_at_<k>`, stands for any text.
 """
 
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).with_suffix(".csv")
 COLUMNS = "columns.json"
-"""Name of the Data Package next to packed results."""
-PROFILE = "https://datapackage.org/profiles/2.0/{}.json"
-"""Schemas of the standard (https://datapackage.org/standard/data-package)."""
+"""Name of the file next to packed results."""
 TABLES = {
     "runs": ("collected/*/runs.parquet", "one row per run"),
     "steps": ("collected/*/steps.parquet", "one row per step of each run, with its diversity"),
@@ -68,7 +66,9 @@ def definition(table: str, column: str) -> Definition | None:
 
 def _is_of(column: str, name: str) -> bool:
     """Test for a column of a family of names, such as `pass_at_<k>`."""
-    return "<" in name and bool(re.fullmatch(re.sub(r"<\w+>", ".+", re.escape(name)), column))
+    # `<key>` is a word, all others are numbers.
+    pattern = re.sub(r"<\w+>", r"\\d+", re.escape(name).replace("<key>", r"\w+"))
+    return "<" in name and bool(re.fullmatch(pattern, column))
 
 
 def described(schema: "pa.Schema", table: str) -> "pa.Schema":
@@ -93,35 +93,25 @@ def write_parquet(frame: "pd.DataFrame", file: Path, table: str) -> None:
         frame.to_parquet(temporary, index=False, schema=schema)
 
 
-def data_package(files: Mapping[str, Path]) -> dict[str, Any]:
-    """Data Package of the described files among some: a resource per table, with its files and their columns.
+def described_files(files: Mapping[str, Path]) -> dict[str, Any]:
+    """The described files among some: for each kind of table its files, and unit and meaning of their columns.
+
+    A file may lack columns of features that its runs do not use.
 
     Args:
-        files: by the name that they have beside the package.
+        files: by the name that they have beside `columns.json`.
     """
     found: dict[str, list[str]] = {}
     for name in sorted(files):
         path = PurePosixPath(name)
         if table := next((table for table, (pattern, _) in TABLES.items() if path.match(pattern)), None):
             found.setdefault(table, []).append(name)
-    resources = []
+    tables = []
     for table in sorted(found, key=list(TABLES).index):
-        names = found[table]
-        columns = dict.fromkeys(column for name in names for column in _columns(table, files[name]))
-        fields = [{"name": column, **_described(table, column)} for column in columns]
-        # "superset": a file may lack columns of features that its runs do not use.
-        schema = {"$schema": PROFILE.format("tableschema"), "fieldsMatch": "superset", "fields": fields}
-        resources.append(
-            {
-                "name": table,
-                "type": "table",
-                "description": TABLES[table][1],
-                "path": names,
-                "format": PurePosixPath(names[0]).suffix.removeprefix("."),
-                "schema": schema,
-            }
-        )
-    return {"$schema": PROFILE.format("datapackage"), "resources": resources}
+        columns = dict.fromkeys(column for name in found[table] for column in _columns(table, files[name]))
+        described = [{"name": column, **_described(table, column)} for column in columns]
+        tables.append({"name": table, "description": TABLES[table][1], "files": found[table], "columns": described})
+    return {"tables": tables}
 
 
 def _columns(table: str, file: Path) -> list[str]:
@@ -136,15 +126,15 @@ def _columns(table: str, file: Path) -> list[str]:
         return list(pq.read_schema(file).names)
 
 
-def write_package(folder: Path, check: bool = False) -> list[Path]:
-    """Write the Data Package of all described files in a folder; with `check` nothing is written.
+def write_descriptions(folder: Path, check: bool = False) -> list[Path]:
+    """Write `columns.json` of all files in a folder; with `check` nothing is written.
 
     Returns:
         The file, if it was out of date.
     """
     file = folder / COLUMNS
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    text = json_text(data_package(files))
+    text = json_text(described_files(files))
     if not folder.exists() or (file.exists() and file.read_text(encoding="utf-8") == text):
         return []
     if not check:

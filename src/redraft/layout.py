@@ -190,7 +190,8 @@ class Layout:
     @property
     def sensitivities(self) -> list[Path]:
         """Records of finished comparisons of such evaluations (`redraft sensitivity`)."""
-        return sorted((self.folder / "sensitivity").glob("*/*/seed*/*/sensitivity.json"))
+        found = (self.folder / "sensitivity").glob("*/*/seed*/*/sensitivity.json")
+        return sorted(file for file in found if _SEED.fullmatch(file.parents[1].name))
 
     @property
     def distributions(self) -> Path:

@@ -207,13 +207,13 @@ def schema(
 ) -> None:
     """Write the generated files: JSON schemas, tables of documentation and results, and lm-eval's tasks."""
     from redraft.config.schema import write_reference, write_schemas
-    from redraft.data_dictionary import write_package, write_pages
+    from redraft.data_dictionary import write_descriptions, write_pages
     from redraft.evaluate.lm_eval.tasks import write_tasks
     from redraft.layout import require
 
     require("Snakefile")
     changed = write_reference(Path("docs/configuration.md"), check) + write_pages(Path("docs"), check)
-    changed += write_package(Path("results/reference"), check) + write_tasks(Path("workflows/lm_eval"), check)
+    changed += write_descriptions(Path("results/reference"), check) + write_tasks(Path("workflows/lm_eval"), check)
     if check and changed:
         raise UserError("not up to date; run `redraft schema`", file=changed[0])
     if not check:

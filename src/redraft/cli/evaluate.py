@@ -25,7 +25,7 @@ Protocol = Annotated[
     str, typer.Option(help="A protocol of experiments/benchmarks.yaml; if empty the run's, or the file's default.")
 ]
 Benchmarks = Annotated[str, typer.Option(help="Benchmarks of the protocol, separated by commas; all if empty.")]
-Seed = Annotated[int, typer.Option(help="Seed of the sampling.", min=0)]
+Seed = Annotated[int, typer.Option(help="Seed of the sampling.", min=0, max=2**32 - 1)]
 Samples = Annotated[int | None, typer.Option(help="Samples per problem, instead of the protocol's.", min=1)]
 Limit = Annotated[int | None, typer.Option(help="Only the first problems.", min=1)]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Temperature 0 and one response per problem.")]

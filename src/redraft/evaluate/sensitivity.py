@@ -22,7 +22,7 @@ from redraft.evaluate import command
 from redraft.evaluate.agreement import EvaluationAgreement, agreements
 from redraft.evaluate.evaluation_plan import EvaluationPlan, EvaluationRequest, plan, run_of
 from redraft.files import hashes, sha256
-from redraft.layout import Layout
+from redraft.layout import Layout, require_writable
 from redraft.messages import echo
 from redraft.result_files import Hashes, Typed, check_same, read_record, read_with_hash, write_with_hash
 
@@ -45,6 +45,10 @@ MODULES = {"vllm": "vllm", "lm-eval": "lm_eval"}
 MACHINE = ("processor", "model", "instructions")
 """Fields of a recorded machine by which two processors are the same one."""
 SAMPLING = tuple(Sampling.model_fields)
+LARGEST_SEED = 2**32 - 1
+"""Of lm-eval, which seeds numpy."""
+OF_CODE = {"commit": "commit", "modified": "code with changes after the commit"}
+"""Fields of the recorded state of the code that differ between versions, and their names."""
 
 
 class _Asked(Typed):
@@ -106,22 +110,23 @@ def plan_sensitivity(
         UserError: for an invalid setting or a variant that changes nothing, if a package is not installed, or if an
             evaluation from elsewhere has another policy or other benchmarks.
     """
+    if request.engine.dtype == "auto":  # by which vLLM means another precision than the other backends
+        request = replace(request, engine=request.engine.model_copy(update={"dtype": "float32"}))
     planned = plan(request, experiments, root)
+    require_writable(planned.folder if request.folder else root)
     requests, seen = {}, {tuple(_settings(request).values()): "the reference"}
     for text in variants or VARIANTS:
         each = varied(request, text)
-        if (same := seen.setdefault(tuple(_settings(each).values()), text)) == text:
-            requests[text] = each
-        elif variants:
-            raise UserError(f"this variant equals {same}", key="--variant", value=text)
-        for name in (each.evaluation.backend, each.evaluation.harness):
-            if name in MODULES and find_spec(MODULES[name]) is None:
-                raise UserError(f"{name} is not installed", key="--variant", value=text)
-    if any(each.evaluation.backend == "vllm" for each in requests.values()):
-        # Only now, since vLLM takes seconds to import.
-        from redraft.engines.vllm.local import check_head_size
-
-        check_head_size(planned.policy)
+        try:
+            _check_able(each, planned.policy, text)
+            if (same := seen.setdefault(tuple(_settings(each).values()), text)) != text:
+                raise UserError(f"this variant equals {same}", key="--variant", value=text)
+        except UserError as error:
+            if variants:
+                raise
+            echo(f"without {text}: {error}", err=True)
+            continue
+        requests[text] = each
     # Without the rest of the path, since the report shows names.
     elsewhere = {f"from {other.resolve().name}": other for other in others}
     if len(elsewhere) < len(others):
@@ -146,6 +151,18 @@ def plan_sensitivity(
     )
 
 
+def _check_able(request: EvaluationRequest, policy: Path | str, text: str) -> None:
+    """Raise a UserError if a package of a variant is not installed, or vLLM cannot run the policy here."""
+    for name in (request.evaluation.backend, request.evaluation.harness):
+        if name in MODULES and find_spec(MODULES[name]) is None:
+            raise UserError(f"{name} is not installed", key="--variant", value=text)
+    if request.evaluation.backend == "vllm":
+        # Only now, since vLLM takes seconds to import.
+        from redraft.engines.vllm.local import check_head_size
+
+        check_head_size(policy)
+
+
 def varied(request: EvaluationRequest, text: str) -> EvaluationRequest:
     """A request with other settings, `key=value` joined by commas.
 
@@ -161,8 +178,9 @@ def varied(request: EvaluationRequest, text: str) -> EvaluationRequest:
         changes[key] = parse_yaml(value, "--variant")
     settings, where = _settings(request) | changes, f"--variant {text}"
     seed = settings["seed"]
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise UserError("a seed must be an integer", key="--variant", value=text, allowed="0 or more")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
+        allowed = f"an integer from 0 to {LARGEST_SEED}"
+        raise UserError("this is no seed", key="--variant", value=text, allowed=allowed)
     evaluation = parse(Evaluation, {key: settings[key] for key in ("harness", "backend")}, where)
     engine = {"max_rows": settings["rows"], "threads": settings["threads"], "dtype": settings["dtype"]}
     return replace(request, evaluation=evaluation, engine=parse(InProcessEngine, engine, where), seed=seed)
@@ -260,10 +278,25 @@ def sensitivity(planned: SensitivityPlan) -> list[dict[str, Any]]:
     write_with_hash(table, pd.DataFrame(rows).to_csv(index=False))
     request = planned.reference.request
     about: dict[str, Any] = {"model": request.model, "policy": str(planned.reference.policy), "run": planned.run}
-    about |= {"protocol": planned.reference.protocol, "weights": reference["weights"], "evaluations": evaluations}
+    about |= {
+        "sampled": _sampled(request),
+        "protocol": planned.reference.protocol,
+        "weights": reference["weights"],
+        "evaluations": evaluations,
+    }
     # Last, since the report reads what this file names.
     write_with_hash(planned.folder / "sensitivity.json", about | {"rows": rows, "sha256": hashes(table)})
     return rows
+
+
+def _sampled(request: EvaluationRequest) -> list[str]:
+    """What was sampled apart from the whole protocol, in words."""
+    return [
+        *(["greedy"] if request.greedy else []),
+        *([f"{request.samples} samples per problem"] if request.samples is not None else []),
+        *([f"the first {request.limit} problems"] if request.limit is not None else []),
+        *([f"only {', '.join(request.names)}"] if request.names else []),
+    ]
 
 
 def _about(name: str, folder: Path, record: dict[str, Any]) -> dict[str, Any]:
@@ -275,7 +308,10 @@ def _about(name: str, folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 def _recorded_settings(record: dict[str, Any]) -> dict[str, Any]:
     asked = record["asked"]
-    return {key: asked["evaluation"].get(key, asked.get(key)) for key in SETTINGS}
+    settings = {key: asked["evaluation"].get(key, asked.get(key)) for key in SETTINGS}
+    if settings["dtype"] == "auto" and settings["backend"] != "vllm":
+        settings["dtype"] = "float32"
+    return settings
 
 
 def _check_same_machine(record: dict[str, Any], reference: dict[str, Any], folder: Path) -> None:
@@ -293,7 +329,8 @@ def _check_same_machine(record: dict[str, Any], reference: dict[str, Any], folde
 def _differences(record: dict[str, Any], reference: dict[str, Any], *, settings: bool = True) -> Iterator[str]:
     """Settings, processor and versions in which an evaluation differs from the reference, in words."""
     pairs = [(_recorded_settings(reference), _recorded_settings(record))] if settings else []
-    for first, second in [*pairs, (reference["packages"], record["packages"])]:
+    code = ({name: each["git"].get(key) for key, name in OF_CODE.items()} for each in (reference, record))
+    for first, second in [*pairs, (reference["packages"], record["packages"]), tuple(code)]:
         for key in first | second:
             if first.get(key) != second.get(key):
                 yield f"{key} {first.get(key, 'none')} → {second.get(key, 'none')}"

@@ -45,7 +45,7 @@ def check_use(workflow: Any) -> None:
             value=f"as {modifier.modify_rulename('*')}",
             allowed="use rule * from the module, without `as`",
         )
-    if str(modifier.modify_path("results/report.html")) != "results/report.html":
+    if modifier.path_modifier.prefix or modifier.path_modifier._prefix_replacements:
         raise UserError(
             "results of this workflow are in results/ of the working directory",
             file=workflow.main_snakefile,

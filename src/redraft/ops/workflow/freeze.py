@@ -108,11 +108,13 @@ def _files(origin: Path, target: str) -> list[tuple[str, Path]]:
     """Path in the copy and source of a file, or of all files of a folder except caches and hidden files."""
     if origin.is_file():
         return [(target, origin)]
-    named = ((file.relative_to(origin), file) for file in origin.rglob("*") if file.is_file())
+    # Also of linked folders, which the main process reads too.
+    folders = ((Path(folder), names) for folder, _, names in os.walk(origin, followlinks=True))
+    named = ((folder.relative_to(origin) / name, folder / name) for folder, names in folders for name in names)
     return [
         (f"{target}/{name.as_posix()}", file)
         for name, file in named
-        if not any(part == "__pycache__" or part.startswith(".") for part in name.parts)
+        if file.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts)
     ]
 
 
