@@ -74,7 +74,7 @@ def test_scores_verdicts_and_tokens_are_compared_response_by_response(two):
     assert (found.same_text, found.same_answer) == (0.5, 0.75), "texts are the first two tokens, answers the first"
     # 3 tokens are equal in the first, 2 before a longer response, 0 and 1 in the last two; three responses differ.
     assert found.tokens_a_difference == pytest.approx((3 + 2 + 0 + 1 + 3) / 3)
-    assert (found.low, found.high) == paired_interval(np.array([0.5, 0.0])), "a problem is one pair"
+    assert (found.low, found.high) == paired_interval(np.array([0.5, 0.0]), 2), "a problem is one pair"
 
 
 def test_a_problem_is_one_pair_however_many_policies_it_was_put_to(two, tmp_path):
@@ -183,3 +183,12 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
     changes = rng.choice([1.0, -1.0, 0.0], size=(tries, 60), p=[0.12, 0.05, 0.83])
     covered = sum(low <= truth <= high for low, high in map(paired_interval, changes))
     assert 0.93 < covered / tries < 0.98
+
+
+@pytest.mark.parametrize("samples", [4, 64])
+def test_the_interval_of_several_samples_is_neither_too_narrow_nor_much_too_wide(samples):
+    rng, problems, tries = np.random.default_rng(0), 100, 1000
+    rates = rng.uniform(size=(tries, problems))
+    changes = (rng.binomial(samples, rates) - rng.binomial(samples, rates)) / samples
+    found = [paired_interval(each, samples) for each in changes]
+    assert 0.93 < sum(low <= 0 <= high for low, high in found) / tries < 0.97

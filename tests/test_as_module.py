@@ -86,9 +86,13 @@ def test_experiments_of_the_working_directory_replace_those_of_the_module(tmp_pa
     [
         (("use rule * from redraft", "use rule * from redraft as a_*"), ("use rule", "'as a_*'", "without `as`")),
         (("    config:", '    prefix: "x"\n    config:'), ("module", "'x/results'", "prefix")),
+        (
+            ("    config:", '    replace_prefix: {"results/smoke": "x"}\n    config:'),
+            ("module", "replace_prefix"),
+        ),
         (("preset: smoke", "preset: smoke\nsamples: s.tsv"), ("samples",)),
     ],
-    ids=["names", "paths", "config"],
+    ids=["names", "paths", "some paths", "config"],
 )
 def test_a_use_that_cannot_work_is_one_message(tmp_path, change, words):
     write_outer(tmp_path, of_checkout())

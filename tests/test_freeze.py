@@ -266,6 +266,12 @@ def test_experiments_of_the_working_directory_are_frozen_instead_of_those_next_t
     assert copy.name == freeze.checkout_hash(root)
 
 
+def test_linked_experiments_are_frozen_too(elsewhere, root):
+    (elsewhere / "experiments/presets").mkdir(parents=True)
+    (elsewhere / "experiments/spec_rl").symlink_to(ROOT / "experiments/spec_rl")
+    assert (frozen(root) / "experiments/spec_rl/cells.yaml").exists()
+
+
 def test_a_folder_without_a_snakefile_is_refused(tmp_path):
     with pytest.raises(UserError, match="not the repository's root"):
         freeze.freeze(tmp_path, "smoke", tmp_path / "results")

@@ -143,6 +143,8 @@ def test_an_evaluation_by_another_processor_is_compared_and_named(inside, finish
     assert f"→ {row['processor']}" in row["changed"]
     assert "→ 1.0" in row["changed"]
     assert (row["decoding"], row["different_responses"]) == ("sampled, same random numbers", 0)
+    earlier = elsewhere(inside, tmp_path / "earlier", git={"commit": "0" * 40})
+    assert f"→ {'0' * 40}" in sensitivity(planned(VARIED, [earlier]))[-1]["changed"], "other code is no equal setting"
     graphics = elsewhere(inside, tmp_path / "gpu", device="NVIDIA H100")
     assert sensitivity(planned(VARIED, [graphics]))[-1]["processor"] == "NVIDIA H100"
     sensitivity(planned(VARIED))  # as before, for the other tests
@@ -185,8 +187,9 @@ def test_a_reused_evaluation_of_another_processor_is_an_error(inside, finished):
         (["rows"], ["no variant", "harness, backend"]),
         (["batch=3"], ["no variant", "batch=3"]),
         (["seed=1,seed=2"], ["no variant", "once"]),
-        (["seed=-1"], ["seed must be", "0 or more"]),
-        (["seed=x"], ["seed must be"]),
+        (["seed=-1"], ["no seed", "from 0 to 4294967295"]),
+        (["seed=4294967296"], ["no seed"]),
+        (["seed=x"], ["no seed"]),
         (["backend=sglang"], ["sglang", "transformers"]),
         (["rows=0"], ["max_rows", "0"]),
         (["rows=256"], ["equals the reference"]),
@@ -204,6 +207,14 @@ def test_variants_of_packages_that_are_not_installed_are_rejected(inside, monkey
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     with pytest.raises(UserError, match="lm-eval is not installed"):
         planned(["harness=lm-eval"])
+
+
+def test_usual_variants_that_cannot_run_here_are_left_out_with_the_reason(inside, monkeypatch, capsys):
+    assert [text for text in VARIANTS if "vllm" not in text] == list(planned([]).variants)
+    assert "without backend=vllm: " in (text := capsys.readouterr().err)
+    assert "head_dim" in text
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    assert "harness=lm-eval" not in planned([]).variants
 
 
 def test_without_names_all_axes_are_varied_but_for_what_the_reference_is(inside, monkeypatch):

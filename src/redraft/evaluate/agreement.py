@@ -159,7 +159,9 @@ def _agreement(name: str, both: pd.DataFrame) -> EvaluationAgreement:
     # Equal tokens before each first difference; a response without a difference counts whole.
     before = sum(common_tokens(a, b) for a, b in pairs)
     different = sum(not np.array_equal(a, b) for a, b in pairs)
-    low, high = paired_interval(changes)
+    # Policies of several steps do not sample independently.
+    samples = len(both) // both.groupby(["step", "problem"]).ngroups
+    low, high = paired_interval(changes, samples)
     # Graders of instructions extract no answers.
     answers = both[["extracted", "extracted of second"]].fillna("")
     return EvaluationAgreement(
@@ -188,18 +190,20 @@ def common_tokens(first: np.ndarray, second: np.ndarray) -> int:
     return int(unequal[0]) if len(unequal) else shorter
 
 
-def paired_interval(changes: np.ndarray) -> tuple[float, float]:
+def paired_interval(changes: np.ndarray, samples: int = 1) -> tuple[float, float]:
     """95 % interval of a mean change of paired shares.
 
     Two pseudo-pairs are added, half a pair to each cell of the 2 x 2 table (Agresti and Min, 2005, "Simple improved
     confidence intervals for comparing matched proportions"), so the interval has a width even without any change.
+    Their squares are divided by the samples of a problem, as the variance of its mean change is.
 
     Args:
         changes: mean change of each problem, -1 to 1, (problems,).
+        samples: responses of each problem that its change is the mean of.
     """
     size = len(changes) + 2
     mean = float(np.sum(changes)) / size
-    variance = (float(np.sum(np.square(changes))) + 1) / size - mean**2
+    variance = (float(np.sum(np.square(changes))) + 1 / samples) / size - mean**2
     half = float(stdtrit(size - 1, 0.975)) * float(np.sqrt(variance / size))
     return max(-1.0, mean - half), min(1.0, mean + half)
 
