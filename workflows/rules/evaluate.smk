@@ -86,7 +86,7 @@ rule lighteval_environment:
 
 rule lighteval:
     input:
-        environment=ancient(rules.lighteval_environment.output),
+        environment=rules.lighteval_environment.output,
         generations=f"{EVALUATED}/generations.parquet",
         grades=f"{EVALUATED}/grades.parquet",
         scripts=[
