@@ -5,7 +5,8 @@ other result is compared by the tables' numbers. Let the reference have N blocks
 The mean of n further blocks is then in M ± t · s · √(1/n + 1/N) with 95 % probability, where t is the quantile of
 Student's distribution with N - 1 degrees of freedom. Ratios are compared as logarithms. P-values are corrected over all
 distinct numbers of a paper (Benjamini and Hochberg 1995), so that honest results of a paper differ anywhere in at most
-5 % of cases, if the numbers depend on each other positively.
+5 % of cases, if the numbers depend on each other positively and are normally distributed over blocks
+(docs/published-results.md has measured rates).
 """
 
 import json
