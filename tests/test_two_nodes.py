@@ -39,7 +39,9 @@ def test_verl_trains_over_two_nodes_of_a_job_and_leaves_nothing_behind(checkout,
         process = start(cluster, checkout, "--config", "preset=verl-tiny", "--", str(RUN / "manifest.json"))
         code, text = end(process)
         assert code == 0, text[-3000:]
-        assert cluster.ask("squeue", "--noheader", "--states=completed", "--format=%D %N") == "2 one,two"
+        ended = cluster.ask("squeue", "--noheader", "--states=completed", "--format=%D %N").splitlines()
+        # Slurm forgets the job of the initial policy after five minutes, which a run on a quick machine does not take.
+        assert "2 one,two" in ended
     records = read_json_lines(run / "steps.jsonl")
     assert [record["rollouts"] for record in records] == [64, 64]
     assert records[1]["tokens_reused"] > 0
