@@ -31,6 +31,7 @@ from redraft.analysis.reference.checking import (
 from redraft.analysis.reference.page import END, START
 from redraft.analysis.reference.published import Published, record_file, runs_file
 from redraft.cli.app import main
+from redraft.config import Experiments
 from redraft.config.tables import AVERAGE, Column
 from redraft.errors import UserError
 from redraft.files import sha256, write_json
@@ -707,3 +708,9 @@ def test_p_values_are_corrected_over_distinct_numbers_that_are_tests():
     found = corrected([far, near, *others])
     assert outcomes(found) == {AGREES}
     assert found[0].p_corrected == pytest.approx(far.p * 52, rel=0.1)
+
+
+def test_papers_are_shown_in_the_order_of_the_preset_and_then_of_their_names():
+    records = dict.fromkeys(("ar3po", "exact_reuse", "spec_rl", "speed_rl"))
+    found = page._papers(Published(Layout("tiny"), records), Experiments(ROOT))
+    assert found == ["spec_rl", "speed_rl", "ar3po", "exact_reuse"]

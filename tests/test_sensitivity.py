@@ -246,6 +246,19 @@ def test_the_report_has_a_table_of_each_policy(inside):
     assert set(Layout("tiny").sensitivities) <= set(CampaignPlan.report_parts(FakePlan()))
 
 
+def test_a_copy_of_a_run_s_folder_has_no_table(inside):
+    before = Layout("tiny").sensitivities
+    folder = before[0].parents[1]
+    copy = shutil.copytree(folder, folder.with_name("seed0.bak"))
+    assert Layout("tiny").sensitivities == before
+    shutil.rmtree(copy)
+
+
+def test_a_policy_of_the_hub_without_a_commit_is_not_compared(inside, finished, tmp_path):
+    with pytest.raises(UserError, match="commit of this policy is unknown"):
+        planned(VARIED, [elsewhere(inside, tmp_path, weights={"commit": ""})])
+
+
 class FakePlan:
     """A plan of no paper."""
 

@@ -237,6 +237,8 @@ def _subject_of(record: dict[str, Any]) -> dict[str, Any]:
 
 def _check_subject(record: dict[str, Any], expected: dict[str, Any], folder: Path) -> None:
     """Check that an evaluation has the reference's policy, benchmarks and sampling, else a UserError."""
+    if not all(record["weights"].values()):
+        raise UserError("the commit of this policy is unknown", file=folder / "evaluation.json", key="weights")
     for key, found in _subject_of(record).items():
         if found != expected[key]:
             raise UserError(
