@@ -322,7 +322,7 @@ def _check_same_machine(record: dict[str, Any], reference: dict[str, Any], folde
         raise UserError(
             "this evaluation was made on another processor or by other versions than the reference",
             file=folder / "evaluation.json",
-            key="machine, packages",
+            key="machine, packages, git",
             value="; ".join(differences),
             hint="remove the folder, which evaluates again, or move it away and name it by --other",
         )
