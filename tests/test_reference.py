@@ -16,19 +16,22 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import RECORD
 from redraft.analysis.pages.finished_report import record_report
 from redraft.analysis.reference import packing, page, site
-from redraft.analysis.reference.checking import (
+from redraft.analysis.reference.checking import compare
+from redraft.analysis.reference.numbers import (
     AGREES,
     DIFFERS,
     NOT_COMPARABLE,
+    USUAL,
     ComparedNumber,
-    compare,
-    corrected,
+    judged,
     of_times,
     predicted,
 )
 from redraft.analysis.reference.page import END, START
+from redraft.analysis.reference.prediction import corrected, p_values, share_of_divisions
 from redraft.analysis.reference.published import Published, record_file, runs_file
 from redraft.cli.app import main
 from redraft.config import Experiments
@@ -78,6 +81,16 @@ def compared():
 
 def outcomes(items):
     return {item.outcome for item in items}
+
+
+def remeasured(collected):
+    """Make the record of measured values agree with other published runs."""
+    record = collected / RECORD
+    content = json.loads(record.read_text())
+    made_from = {name: sha256(collected / name) for name in content["made_from"]}
+    write_json(record, content | {"made_from": made_from})
+    for file in collected.glob("*"):
+        rehash(file)
 
 
 def rehash(file):
@@ -389,8 +402,7 @@ def _published_frame(name, change):
     record = file.with_name("collected.json")
     content = json.loads(record.read_text())
     write_json(record, content | {"sha256": content["sha256"] | {file.name: sha256(file)}})
-    for each in (file, record):
-        rehash(each)
+    remeasured(file.parent)
 
 
 @pytest.mark.parametrize(
@@ -427,6 +439,7 @@ def test_an_edited_number_of_a_table_differs_and_ends_with_code_1(place, capsys)
     assert "tokens_m" in printed
     found = [number for number in compared().numbers if number.outcome == DIFFERS]
     assert [(number.table, number.column, number.value) for number in found] == [(1, "tokens_m", 1000.0)]
+    assert found[0].reason.startswith("the collected runs give ")
     with pytest.raises(SystemExit) as end:
         main(["check", "results/smoke", "--json"])
     assert end.value.code == 1
@@ -596,19 +609,15 @@ def test_the_site_has_documentation_and_reports_and_no_broken_link(place, monkey
 # Prediction intervals
 
 
-UNKNOWN = (math.nan, math.nan)
+def compared_number(own, published, is_ratio=False):
+    """A number from the value of each block."""
 
+    def mean(values):
+        return float(np.exp(np.mean(np.log(values)))) if is_ratio and min(values) > 0 else float(np.mean(values))
 
-def number(value, mean, units=3, reference_units=10):
-    return ComparedNumber(1, "row", "column", "paper/cell", value, units, mean, reference_units)
-
-
-def student(values):
-    """Mean and 95 % interval of values."""
-    from scipy import stats
-
-    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
-    return np.mean(values), np.mean(values) - half, np.mean(values) + half
+    number = ComparedNumber(1, "row", "column", "paper/cell", mean(own), 0, mean(published), 0)
+    own, published = ({block: [value] for block, value in enumerate(side)} for side in (own, published))
+    return predicted(number, own, published, is_ratio)
 
 
 @pytest.mark.parametrize(("units", "reference_units"), [(1, 3), (1, 10), (3, 10), (10, 5)])
@@ -616,44 +625,56 @@ def student(values):
 def test_an_honest_number_is_within_its_prediction_interval_in_95_percent(units, reference_units, ratio):
     rng, inside, below = np.random.default_rng(0), 0, 0
     for _ in range(2000):
-        published, own = rng.normal(2, 0.7, reference_units), rng.normal(2, 0.7, units)
-        mean, low, high = student(published)
-        values = [np.mean(own), mean, low, high]
-        value, mean, low, high = np.exp(values) if ratio else values
-        found = predicted(number(value, mean, units, reference_units), UNKNOWN, (low, high), ratio)
-        inside += found.low <= value <= found.high
+        own, published = (rng.normal(2, 0.7, n) for n in (units, reference_units))
+        found = compared_number(*((np.exp(own), np.exp(published)) if ratio else (own, published)), ratio)
+        inside += found.low <= found.value <= found.high
         below += found.p <= 0.05
     assert inside == 2000 - below
     # A binomial count with 95 % lies here with a probability of 99.9 %.
     assert 1867 <= inside <= 1932
 
 
-def test_numbers_that_cannot_be_compared_say_why():
-    def reason(found, published, is_ratio=False, own=UNKNOWN):
-        return predicted(found, own, published, is_ratio).reason
+def test_a_prediction_interval_by_hand():
+    """Mean 2, deviation 1, N = 3, n = 1: 2 ± 4.302653 · √(4/3)."""
+    found = compared_number([4.0], [1.0, 2.0, 3.0])
+    assert (found.low, found.high) == pytest.approx((2 - 4.968276, 2 + 4.968276))
+    # t = 2 / √(4/3) with two degrees of freedom: p = 1 - t / √(2 + t²)
+    assert found.p == pytest.approx(1 - math.sqrt(3) / math.sqrt(5))
+    assert (found.units, found.reference_units) == (1, 3)
 
-    assert "not finite" in reason(number(math.inf, 1.0), (0.5, 1.5))
-    assert "not finite" in reason(number(math.nan, 1.0), (0.5, 1.5))
-    assert "no logarithm" in reason(number(0.0, 2.0), (1.0, 4.0), is_ratio=True)
-    assert "single published block" in reason(number(1.0, 2.0, reference_units=1), UNKNOWN)
-    assert "no spread" in reason(number(2.0, 1.0), (1.0, 1.0), own=(1.5, 2.5))
-    for found in corrected([number(math.nan, math.nan), predicted(number(2.0, 1.0), (1.5, 2.5), (1.0, 1.0), False)]):
-        assert found.outcome == NOT_COMPARABLE
+
+def test_a_block_of_several_seeds_weighs_as_much_as_one_of_one_seed():
+    number = ComparedNumber(1, "row", "column", "paper/cell", 2.0, 0, 2.0, 0)
+    found = predicted(number, {0: [1.0, 3.0]}, {0: [1.0, 1.0, 1.0], 1: [3.0]}, False)
+    assert (found.own, found.published) == ({0: 2.0}, {0: 1.0, 1: 3.0})
+
+
+def test_numbers_that_cannot_be_compared_say_why():
+    def reason(own, published, is_ratio=False):
+        return compared_number(own, published, is_ratio).reason
+
+    assert "not finite" in reason([math.inf], [0.5, 1.5])
+    assert "not finite" in reason([math.nan], [0.5, 1.5])
+    assert "no logarithm" in reason([0.0], [1.0, 4.0], is_ratio=True)
+    assert "single published block" in reason([1.0], [2.0])
+    assert "no spread" in reason([1.5, 2.5], [1.0, 1.0, 1.0])
+    found, _ = judged([compared_number([math.nan], [math.nan]), compared_number([1.5, 2.5], [1.0, 1.0])])
+    assert outcomes(found) == {NOT_COMPARABLE}
 
 
 @pytest.mark.parametrize(("units", "reference_units"), [(1, 3), (3, 3), (3, 10), (10, 10)])
 def test_a_number_without_spread_differs_by_the_chance_of_its_division(units, reference_units):
     """If blocks are exchangeable, each division of the equal ones from the others is equally likely."""
-    found = predicted(number(2.0, 1.0, units, reference_units), (2.0, 2.0), (1.0, 1.0), False)
+    found = compared_number([2.0] * units, [1.0] * reference_units)
     assert found.p == 1 / len(list(combinations(range(units + reference_units), units)))
-    assert predicted(number(1.0, 1.0, units, reference_units), (1.0, 1.0), (1.0, 1.0), False).p == 1
+    assert compared_number([1.0 + 1e-12] * units, [1.0] * reference_units).p == 1
 
 
 def test_a_ratio_whose_values_have_no_logarithm_is_compared_as_it_is():
-    """A published ratio of zero in one block: its interval is that of a plain mean."""
-    plain = predicted(number(1.4, 1.0), UNKNOWN, (0.5, 1.5), False)
-    assert predicted(number(1.4, 1.0), UNKNOWN, (0.5, 1.5), True) == plain
-    assert predicted(number(1.4, 1.0), UNKNOWN, (0.5, 2.0), True) != plain
+    plain = compared_number([1.4], [0.0, 1.0, 2.0])
+    ratio = compared_number([1.4], [0.0, 1.0, 2.0], is_ratio=True)
+    assert (ratio.low, ratio.high, ratio.p) == (plain.low, plain.high, plain.p)
+    assert compared_number([1.4], [0.5, 1.0, 2.0], is_ratio=True).p != compared_number([1.4], [0.5, 1.0, 2.0]).p
 
 
 def test_a_mean_of_speedups_depends_on_times_where_one_of_them_does():
@@ -672,8 +693,7 @@ def test_published_blocks_are_those_of_the_time_of_the_runs(place):
     collected = Layout("smoke", REFERENCE).collected("spec_rl")
     runs = Runs.load(collected)
     Runs(runs.runs.assign(block=0), runs.steps, runs.scores, runs.looks).save(collected)
-    for file in collected.glob("*"):
-        rehash(file)
+    remeasured(collected)
     assert {number.reference_units for number in compared().numbers} == {1}
     assert {number.units for number in compared().numbers} == {2}
 
@@ -682,8 +702,7 @@ def test_a_published_sequential_campaign_has_no_prediction_intervals(place):
     collected = Layout("smoke", REFERENCE).collected("spec_rl")
     runs = Runs.load(collected)
     Runs(runs.runs, runs.steps, runs.scores, (2, 3)).save(collected)
-    for file in collected.glob("*"):
-        rehash(file)
+    remeasured(collected)
     found = compared()
     assert outcomes(found.numbers) == {NOT_COMPARABLE}
     assert all("sequential" in number.reason for number in found.numbers)
@@ -692,22 +711,79 @@ def test_a_published_sequential_campaign_has_no_prediction_intervals(place):
 
 def test_a_gross_difference_of_a_narrow_interval_is_found():
     for value in (0.0, -5.0):
-        (found,) = corrected([predicted(number(value, 100.0, 10, 10), UNKNOWN, (99.95, 100.05), False)])
+        (found,), share = judged([compared_number([value] * 3, [99.95, 100.0, 100.05])])
         assert found.outcome == DIFFERS
+        assert share == 1 / 20
 
 
 def test_p_values_are_corrected_over_distinct_numbers_that_are_tests():
-    far, near = (predicted(number(value, 1.0), UNKNOWN, (0.5, 1.5), False) for value in (3.0, 1.1))
-    equal = predicted(number(1.0, 1.0), UNKNOWN, (1.0, 1.0), False)
-    assert 0.001 < far.p < 0.02
-    alone = corrected([far, equal])[0]
-    assert (alone.p_corrected, alone.outcome) == (far.p, DIFFERS)
-    assert corrected([equal])[0].outcome == AGREES
-    assert corrected([far] * 50)[0].outcome == DIFFERS, "a number that several tables have counts once"
-    others = [predicted(number(1.1 + i / 1000, 1.0), UNKNOWN, (0.5, 1.5), False) for i in range(50)]
-    found = corrected([far, near, *others])
+    p = np.array([0.01, math.nan, 0.04, 1.0, 0.9])
+    np.testing.assert_allclose(corrected(p), [0.03, math.nan, 0.06, 1.0, 0.9])
+    rng = np.random.default_rng(1)
+    published = rng.normal(0, 1, (50, 10))
+    far = compared_number([2.5] * 2, published[0])
+    assert 0.001 < far.p < 0.05
+    (alone, *_), _ = judged([far, compared_number([1.0] * 2, [1.0] * 10)])
+    assert (alone.p_corrected, alone.outcome) == (pytest.approx(far.p), DIFFERS)
+    found, _ = judged([far] * 50)
+    assert outcomes(found) == {DIFFERS}, "a number that several tables have counts once"
+    others = [compared_number([row.mean() + 0.1] * 2, row) for row in published[1:]]
+    found, _ = judged([far, *others])
+    assert found[0].p_corrected == pytest.approx(far.p * 50)
     assert outcomes(found) == {AGREES}
-    assert found[0].p_corrected == pytest.approx(far.p * 52, rel=0.1)
+
+
+def heavy_tailed(rng, blocks):
+    """60 numbers of blocks, of which one in five is far from the others in one to ten numbers."""
+    values = rng.normal(0, 1, (60, blocks))
+    for block in np.flatnonzero(rng.random(blocks) < 0.2):
+        values[rng.permutation(60)[: rng.integers(1, 10)], block] += 15
+    return values
+
+
+@pytest.mark.parametrize(("own", "limit"), [(1, 1 / 11), (3, 0.05)])
+def test_honest_results_with_rare_blocks_differ_as_often_as_stated(own, limit):
+    rng, alone, together = np.random.default_rng(0), 0, 0
+    for _ in range(200):
+        values = heavy_tailed(rng, 10 + own)
+        parts = values[:, :own], values[:, own:]
+        if (corrected(p_values(*parts)) <= 0.05).any():
+            alone += 1
+            share, divisions = share_of_divisions(*parts)
+            together += share <= max(0.05, 1 / divisions)
+    assert alone > 30, "intervals of a normal distribution are wrong too often"
+    # Above the limit by 3 standard errors at most.
+    assert together <= 200 * limit + 3 * math.sqrt(200 * limit * (1 - limit))
+
+
+def test_a_fault_in_many_numbers_is_found_beside_rare_blocks():
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        values = heavy_tailed(rng, 11)
+        values[20:50, 0] += 8
+        share, divisions = share_of_divisions(values[:, :1], values[:, 1:])
+        assert (share, divisions) == (1 / 11, 11)
+
+
+def test_a_number_outside_its_interval_agrees_where_as_many_are_between_the_published_blocks():
+    published = [0.0, 0.1, -0.1, 0.05, -0.05, 0.02, -0.02, 0.0, 0.03, -0.03]
+    far, other = compared_number([5.0], published), compared_number([0.0], [*published[:-1], -5.0])
+    third = compared_number([0.01], [*published[:-2], 4.0, 0.0])
+    (found,), share = judged([far])
+    assert (found.outcome, share) == (DIFFERS, 1 / 11)
+    found, share = judged([far, other, third])
+    assert share == 2 / 11
+    assert [(n.outcome, n.reason) for n in found] == [(AGREES, USUAL), (AGREES, ""), (AGREES, "")]
+
+
+def test_divisions_of_many_blocks_are_sampled_and_repeat():
+    values = np.random.default_rng(0).normal(size=(4, 20))
+    values[:, :6] += 9
+    first = share_of_divisions(values[:, :6], values[:, 6:])
+    assert first == share_of_divisions(values[:, :6], values[:, 6:]) == (1 / 999, 999)
+    share, divisions = share_of_divisions(values[:, 8:], values[:, :8])
+    assert divisions == 999
+    assert share > 1 / 999
 
 
 def test_papers_are_shown_in_the_order_of_the_preset_and_then_of_their_names():

@@ -13,7 +13,8 @@ from redraft.errors import UserError
 from redraft.messages import echo
 
 if TYPE_CHECKING:
-    from redraft.analysis.reference.checking import ComparedNumber, Comparison
+    from redraft.analysis.reference.checking import Comparison
+    from redraft.analysis.reference.numbers import ComparedNumber
 
 WORDS = {"agrees": "agree", "differs": "differ", "not comparable": "not comparable"}
 """Outcomes of several."""
@@ -123,7 +124,7 @@ def check(
 
 def _print(found: "Comparison", wide: bool) -> None:
     """Print counts of outcomes, and the runs and numbers that differ."""
-    from redraft.analysis.reference.checking import DIFFERS, NOT_COMPARABLE
+    from redraft.analysis.reference.numbers import DIFFERS, NOT_COMPARABLE, USUAL
 
     echo(f"{found.paper}")
     for name, each in (("runs of published seeds", found.runs), ("numbers of tables", found.numbers)):
@@ -136,6 +137,9 @@ def _print(found: "Comparison", wide: bool) -> None:
         echo(f"  {found.absent} published numbers are not among these results")
     for run in [run for run in found.runs if run.outcome == DIFFERS][: None if wide else SHOWN]:
         echo(filled(f"  {run.run} differs: {run.reason}", "    "))
+    if usual := sum(number.reason == USUAL for number in found.numbers):
+        share = f"so many or more do in {found.share:.0%} of all divisions of these and the published blocks"
+        echo(filled(f"  {usual} of the numbers that agree lie outside their prediction intervals, but {share}", "    "))
     numbers = sorted((n for n in found.numbers if n.outcome == DIFFERS), key=lambda n: n.p_corrected)
     if numbers:
         rows = [_row(number) for number in numbers[: None if wide else SHOWN]]
@@ -144,6 +148,6 @@ def _print(found: "Comparison", wide: bool) -> None:
 
 
 def _row(number: "ComparedNumber") -> list[str]:
-    expected = f"{number.low:.4g} to {number.high:.4g}"
+    expected = number.reason or f"{number.low:.4g} to {number.high:.4g}"
     shown = [f"{value:.4g}" for value in (number.value, number.reference)]
     return [str(number.table), number.row, number.column, *shown, expected, f"{number.p_corrected:.2g}"]
