@@ -282,6 +282,10 @@ def test_the_page_has_tables_figures_verdicts_and_cost(packed):
         assert link.startswith("https://") or (packed / "results" / link).exists(), link
     assert sum(link.endswith(".svg") for link in links) == 2
     assert record["commits"][0][:12] in text
+    cells = Experiments().cells("spec_rl", Experiments().grids("spec_rl", beyond_paper=False))
+    missing = {cell.id for cell in cells} - record["cells"].keys()
+    assert f"{len(missing)} of the paper's {len(cells)} cells were not trained for these results" in text
+    assert "`snakemake reproduction --config preset=smoke papers=spec_rl` trains them" in text
 
 
 def test_the_page_has_the_primary_claims_with_what_they_could_show(place, monkeypatch):

@@ -119,7 +119,7 @@ def _paper(published: Published, paper: str, experiments: Experiments, page: Pat
     yield from list(_figures(published, paper, experiments, page))[:FIGURES]
     if layout.claims(paper).exists():
         yield from _claims(read_with_hash(layout.claims(paper), CLAIMS), record, _link(layout.claims(paper), page))
-    yield _campaign(record)
+    yield f"{_campaign(record)} {_not_trained(record, paper, experiments)}".strip()
     data = {"tables": layout.tables(paper), "figures": layout.figures(paper), "records": layout.collected(paper)}
     yield "All " + ", ".join(f"[{name}]({_link(folder, page)})" for name, folder in data.items()) + "."
 
@@ -173,6 +173,16 @@ def _campaign(record: Mapping[str, Any]) -> str:
         f"{record['hours']:.1f} hours of training. Code: {commits}. Machine: {machines}. Archive of all rollouts, "
         f"generations and grades: `{archive['file']}`, {archive['bytes'] / 1e6:.0f} MB ({doi})."
     )
+
+
+def _not_trained(record: Mapping[str, Any], paper: str, experiments: Experiments) -> str:
+    """How many of the paper's cells these results lack, and the command that trains them; empty if none."""
+    cells = [cell.id for cell in experiments.cells(paper, experiments.grids(paper, beyond_paper=False))]
+    missing = sum(name not in record["cells"] for name in cells)
+    if not missing:
+        return ""
+    command = f"snakemake reproduction --config preset={record['preset']} papers={paper}"
+    return f"{missing} of the paper's {len(cells)} cells were not trained for these results; `{command}` trains them."
 
 
 def _link(path: Path, page: Path) -> str:
