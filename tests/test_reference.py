@@ -769,6 +769,13 @@ def test_a_fault_in_many_numbers_is_found_beside_rare_blocks():
         assert (share, divisions) == (1 / 11, 11)
 
 
+def test_one_great_difference_counts_among_many_honest_numbers():
+    """Divisions are compared by corrected p-values: of 200 honest numbers some ten are below 0.05 in each."""
+    values = np.random.default_rng(3).normal(0, 1, (200, 11))
+    values[0, 0] += 100
+    assert share_of_divisions(values[:, :1], values[:, 1:]) == (1 / 11, 11)
+
+
 def test_a_number_outside_its_interval_agrees_where_as_many_are_between_the_published_blocks():
     published = [0.0, 0.1, -0.1, 0.05, -0.05, 0.02, -0.02, 0.0, 0.03, -0.03]
     far, other = compared_number([5.0], published), compared_number([0.0], [*published[:-1], -5.0])
