@@ -374,6 +374,13 @@ def test_what_the_workflow_reads_loads_no_machine_learning(module):
     assert result.stdout.strip() == ""
 
 
+def test_a_sampling_job_loads_no_library_that_only_other_models_need():
+    """The switches of `redraft.engines.torch` come too late if another module has loaded transformers' models."""
+    code = "import sys, redraft.evaluate.generate; print(*sorted({'scipy', 'sklearn'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
 @pytest.mark.parametrize("function", ["compare_answers", "check_instructions"])
 def test_what_a_grading_worker_runs_loads_no_tables(function):
     """A worker imports the module of its function: beside the grader, which it has, that is to cost nothing."""
