@@ -2,7 +2,8 @@
 
 Machines differ, so `figures.json` keeps multiples: the seconds of each alternative in a round over those of its
 benchmark's first one in the same round, as median, minimum and maximum of the rounds. An alternative is slower if its
-minimum now is above its maximum then.
+minimum now is above its maximum then. Matrix units change multiples as well (bfloat16 takes half the time of float32
+with them and many times it without), so each kind of processor has its own figures.
 """
 
 import datetime
@@ -11,9 +12,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+from redraft.errors import UserError
 from redraft.provenance import machine
 
+KINDS = {"AMX": "amx", "AVX-512": "avx512", "neither": ""}
+"""Beginning of the instruction sets by which a kind of processor is known; a processor is of the first kind that fits.
+Figures of machines whose instruction sets were not recorded are of the kind `UNKNOWN`, with which none is compared."""
+UNKNOWN = "unknown"
 FILE = Path(__file__).with_name("figures.json")
 ROUNDS = 7
 MEASURED: dict[str, dict[str, list[float]]] = {}
@@ -89,25 +96,70 @@ def changes(now: Multiples, then: Multiples) -> Iterator[str]:
                 )
 
 
+def kind_of(instructions: str) -> str:
+    """Kind of a processor with these instruction sets (`redraft.provenance.machine`)."""
+    return next(
+        kind for kind, start in KINDS.items() if any(name.startswith(start) for name in instructions.split(" "))
+    )
+
+
+def read(file: Path) -> dict[str, dict[str, Any]]:
+    """Committed records by kind of processor and title; empty without a file.
+
+    Raises:
+        UserError: if there is another kind, or a record whose machine is of another kind than the one it is under.
+    """
+    committed = json.loads(file.read_text()) if file.exists() else {}
+    for kind, records in committed.items():
+        if kind not in (*KINDS, UNKNOWN):
+            raise UserError("no such kind of processor", file=file, key=kind, allowed=", ".join((*KINDS, UNKNOWN)))
+        for title, record in records.items():
+            found = kind_of(instructions) if (instructions := record["machine"].get("instructions")) else kind
+            if found != kind:
+                raise UserError(f"the machine is of the kind {found}", file=file, key=f"{kind}, {title}")
+    return committed
+
+
 def compare(now: Multiples, file: Path = FILE) -> str:
-    """What the committed figures say of these, with when and where those were measured."""
-    if not file.exists():
-        return f"no figures to compare with in {file.name}; `python -m benchmarks --write` makes them"
-    committed = json.loads(file.read_text())
+    """What the committed figures of this kind of processor say of these, with when and where those were measured."""
+    if not now:
+        return "these benchmarks have no figures to compare"
+    kind, every = kind_of(machine()["instructions"]), read(file)
+    committed = every.get(kind, {})
     then = {title: record["multiples"] for title, record in committed.items()}
-    known = sum(name in then.get(title, {}) for title, of in now.items() for name in of)
+    known = [name in then.get(title, {}) for title, of in now.items() for name in of]
+    if not any(known):
+        others = ", ".join(other for other in every if other != kind) or "none"
+        return (
+            f"{file.name} has none of these figures for this kind of processor ({kind}; kinds with figures: {others}); "
+            "`python -m benchmarks --write` adds them"
+        )
     found = list(changes(now, then))
     records = (committed[title] for title in now if title in committed)
     origins = dict.fromkeys(f"{record['date']} ({record['machine']['processor']})" for record in records)
-    head = f"{known} figures beside those of {', '.join(origins) or 'no machine'}: "
+    head = (
+        f"{sum(known)} of {len(known)} figures beside those of this kind of processor ({kind}), {', '.join(origins)}: "
+    )
     return head + ("\n  ".join(["", *found]) if found else "none has changed by more than the noise of both runs")
 
 
 def write(now: Multiples, file: Path = FILE) -> None:
-    """Put these in the place of the committed figures; others stay, with their origin."""
-    before = json.loads(file.read_text()) if file.exists() else {}
+    """Replace the committed figures of this kind of processor by these; others stay, with their origin."""
     known = {key: value for key, value in machine().items() if key != "system"}
     origin = {"date": datetime.date.today().isoformat(), "machine": known}
-    records = {title: {**origin, "multiples": of} for title, of in now.items()}
-    lines = (f"{json.dumps(title)}: {json.dumps(record)}" for title, record in (before | records).items())
-    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    committed = read(file)
+    committed.setdefault(kind_of(known["instructions"]), {}).update(
+        (title, {**origin, "multiples": of}) for title, of in now.items()
+    )
+    file.write_text(text_of(committed))
+
+
+def text_of(committed: dict[str, dict[str, Any]]) -> str:
+    """JSON with one line for each record."""
+    kinds = []
+    for kind in (*KINDS, UNKNOWN):
+        records = committed.get(kind, {}).items()
+        lines = (f"{json.dumps(title)}: {json.dumps(record)}" for title, record in records)
+        if records:
+            kinds.append(f"{json.dumps(kind)}: {{\n" + ",\n".join(lines) + "\n}")
+    return "{\n" + ",\n".join(kinds) + "\n}\n"

@@ -3,10 +3,12 @@
 import json
 import random
 from dataclasses import replace
+from functools import cache
 
 import pandas as pd
 import pytest
 
+from redraft.analysis import decided
 from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
@@ -51,6 +53,25 @@ def layout(tmp_path, monkeypatch):
     return Layout("tiny")
 
 
+BLOCKS = 3
+"""Blocks of the whole campaign, of two seeds each."""
+
+
+decided_of_whole = cache(decided_claims)
+"""For calls in the folder of `whole`, so that the lines are made once for all tests."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A folder with a campaign's measurements, and the counts of its verdicts; measuring takes seconds."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        counts, _, _ = verdicts(Layout("tiny"), runs_of(BLOCKS))
+    return folder, counts
+
+
 def verdicts(layout, runs):
     """Counts of verdicts on the claims with runs, judged by the workflow's own stages."""
     runs.save(layout.collected("spec_rl"))
@@ -64,21 +85,22 @@ def verdicts(layout, runs):
     return counts, sum(primary), sum(map(bool, run))
 
 
-def test_a_line_has_the_verdicts_of_a_campaign_with_these_blocks_alone(layout):
-    blocks = 3  # of two seeds each
-    whole = runs_of(blocks)
-    verdicts(layout, whole)
-    found = {row.units: row for row in decided_claims("tiny", "spec_rl")}
-    assert list(found) == [size for size in SIZES if size < blocks] + [blocks]
+def test_a_line_has_the_verdicts_of_a_campaign_with_these_blocks_alone(whole, layout, monkeypatch):
+    folder, counts_of_whole = whole
+    with monkeypatch.context() as patch:
+        patch.chdir(folder)
+        found = {row.units: row for row in decided_of_whole("tiny", "spec_rl")}
+    assert list(found) == [size for size in SIZES if size < BLOCKS] + [BLOCKS]
+    runs = runs_of(BLOCKS)
     for units, row in found.items():
-        kept = [seed for seed in range(6) if seed % blocks < units]
-        part = {name: getattr(whole, name) for name in ("runs", "steps", "scores")}
+        kept = [seed for seed in range(6) if seed % BLOCKS < units]
+        part = {name: getattr(runs, name) for name in ("runs", "steps", "scores")}
         part = {name: frame[frame["seed"].isin(kept)].reset_index(drop=True) for name, frame in part.items()}
-        counts, _, _ = verdicts(layout, replace(whole, **part))
+        counts = counts_of_whole if units == BLOCKS else verdicts(layout, replace(runs, **part))[0]
         assert (row.reproduced, row.contradicted, row.inconclusive) == counts
         assert row.runs == len(kept) * len(CELLS)
         assert row.hours == pytest.approx(row.runs * SECONDS / 3600)
-    assert found[blocks].reproduced + found[blocks].contradicted > found[2].reproduced + found[2].contradicted
+    assert found[BLOCKS].reproduced + found[BLOCKS].contradicted > found[2].reproduced + found[2].contradicted
 
 
 def test_an_accuracy_at_an_equal_budget_is_measured_again(layout):
@@ -96,8 +118,9 @@ def test_an_accuracy_at_an_equal_budget_is_measured_again(layout):
     assert found[0] > whole[0], "a larger budget buys more"
 
 
-def test_the_command_prints_a_line_for_each_number_of_blocks(layout, capsys):
-    verdicts(layout, runs_of(3, seeds=3))
+def test_the_command_prints_a_line_for_each_number_of_blocks(whole, monkeypatch, capsys):
+    monkeypatch.chdir(whole[0])
+    monkeypatch.setattr(decided, "decided_claims", decided_of_whole)
     report.seeds("spec_rl", "tiny")
     header, _, *lines = capsys.readouterr().out.splitlines()[:4]
     assert header.split()[:4] == ["blocks", "runs", "hours", "reproduced"]

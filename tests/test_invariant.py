@@ -1,4 +1,4 @@
-"""Answers of the in-process engine that are the same to the last bit in any batch: hundreds of random ones."""
+"""Answers of the in-process engine that are the same to the last bit in any batch: a hundred random ones."""
 
 import asyncio
 from random import Random
@@ -19,8 +19,12 @@ from tests.test_torch_engine import VOCABULARY, make_model
 from tests.test_trainer import make_run, train
 
 VLLM = "actor_rollout_ref.rollout.engine_kwargs.vllm"
-JOBS, BATCHES, FIRST, LENGTH = 6, 150, 2, 32
-"""Sessions of a batch at most, batches of each model, tokens of a session's first answer, and its longest sequence."""
+JOBS, BATCHES, FIRST, LENGTH = 6, 50, 2, 32
+"""Sessions of a batch at most, batches of each model, tokens of a session's first answer, and its longest sequence.
+
+Without the option more than half of the batches differ. Of a fault that one batch in 33 shows, the hundred batches of
+both models miss 5 %.
+"""
 
 
 @pytest.fixture(scope="module", params=[("qwen3", 2, 2), ("llama", 4, 2)], ids=str)

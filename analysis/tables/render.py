@@ -151,7 +151,7 @@ def _terms(slot: Slot) -> dict[str, str]:
         "Paper": "" if math.isnan(reported) else number(reported, decimals),
         "Deviation": f"{deviation:+.{decimals}f}".replace("-", "−") if math.isfinite(deviation) else "",
         "Noise of sampling": "" if math.isnan(cell["noise"]) else f"± {number(cell['noise'], max(decimals, 1))}",
-        "Gain kept": "" if math.isnan(cell["baseline_gain"]) else GainKept(*cell[list(KEPT)]).text,
+        "Gain kept": "" if math.isnan(cell["baseline_gain"]) else GainKept(*(cell[name] for name in KEPT)).text,
         "Seeds": slot.fewer_seeds or ", ".join(seeds),
     }
     return {word: text for word, text in terms.items() if text}

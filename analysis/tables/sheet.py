@@ -1,9 +1,10 @@
 """A made table as people see it: lines of slots, each a value with what decides it and the paper's value beside it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -33,7 +34,7 @@ def digits(value: float, decimals: int) -> str:
 class Slot:
     """One cell below a header, and the cells shown in brackets after it (`bracketed`)."""
 
-    cell: pd.Series
+    cell: Mapping[Hashable, Any]
     column: Column
     bracketed: list["Slot"] = field(default_factory=list)
 
@@ -177,10 +178,11 @@ class Sheet:
         lines, previous_group = [], ""
         # `groupby` drops lines whose key is NaN, which an empty group is in pandas' CSV.
         for (group, label), part in self.cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
-            indexed = part.set_index("column")
+            # Mappings, since each cell is read many times and a look-up in a series takes a microsecond and more.
+            cells = {cell["column"]: cell for cell in part.to_dict("records")}
             slots: list[Slot] = []
             for column in self.columns:
-                slot = Slot(indexed.loc[column.name], column)
+                slot = Slot(cells[column.name], column)
                 if column.in_brackets:
                     slots[-1].bracketed.append(slot)
                 else:

@@ -130,7 +130,7 @@ def strict_numbers(schema: Any) -> Any:
 class Config(BaseModel):
     """Configuration model. Unknown keys are errors, numbers are finite, and instances are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     first_defaults: ClassVar[Mapping[str, Any]] = {}
     """Values that fingerprints omit, since they were defaults when the first runs were trained."""

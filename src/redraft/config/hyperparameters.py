@@ -35,6 +35,10 @@ class Stated(Config):
 Wrap = Callable[[CoreSchema], CoreSchema]
 
 
+FIELDS_OF = "fields_of"
+"""Metadata of a schema that has fields of a model: the model."""
+
+
 class _Fields:
     """Schema of a mapping from fields of `TrainerConfig` to values of the field's type and range.
 
@@ -52,10 +56,10 @@ class _Fields:
         fields = {}
         for name, field in TrainerConfig.model_fields.items():
             # With the field's constraints, so that a value is judged in its own file and not after the merge.
-            typed: Any = Annotated[(field.annotation, *field.metadata, Field(description=field.description))]  # type: ignore[name-defined]
+            typed: Any = Annotated[(field.annotation, *field.metadata, Field())]  # type: ignore[name-defined]
             schema = self.wrap(handler.generate_schema(typed))
             fields[name] = core_schema.typed_dict_field(schema, required=self.complete and field.is_required())
-        return core_schema.typed_dict_schema(fields, extra_behavior="forbid")
+        return core_schema.typed_dict_schema(fields, extra_behavior="forbid", metadata={FIELDS_OF: TrainerConfig})
 
 
 def _with_source(value: CoreSchema) -> CoreSchema:

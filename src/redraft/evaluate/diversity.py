@@ -36,6 +36,8 @@ from redraft.rollout.streams import stream
 
 Key = tuple[int, int]
 """Prompt and sample."""
+ORDERS = 4
+"""Largest length of BLEU's n-grams."""
 SELF_BLEU_SAMPLE = 32
 """Responses of a step that enter Self-BLEU. Its time grows with their square (docs/metrics.md)."""
 SELF_BLEU_PROMPTS = 16
@@ -68,7 +70,7 @@ def _distinct(values: np.ndarray) -> float:
 def self_bleu(responses: Ragged, generator: np.random.Generator, sample: int = SELF_BLEU_SAMPLE) -> float:
     """Mean sentence BLEU of each response in a random sample against the others in the sample.
 
-    The score is sacrebleu's BLEU-4 with its smoothing (`exp`). Its effective order serves responses of fewer than four
+    The score is sacrebleu's BLEU-4 with its smoothing (`exp`). The effective order serves responses of fewer than four
     tokens.
 
     Args:
@@ -128,13 +130,46 @@ def _groups(prompts: Sequence[int], responses: Ragged) -> list[list[np.ndarray]]
 
 
 def _mean_bleu(rows: Sequence[np.ndarray]) -> float:
-    """Mean sentence BLEU, 0 to 1, of each row against the others."""
-    words = [" ".join(map(str, row.tolist())) for row in rows]
-    # Words are token ids already; BLEU's usual tokenizer is for text.
-    bleu = BLEU(tokenize="none", effective_order=True)
-    scores = [bleu.sentence_score(w, words[:i] + words[i + 1 :]).score for i, w in enumerate(words)]
+    """Mean sentence BLEU, 0 to 1, of each row of at least two against the others.
+
+    The score is sacrebleu's of counts that are made for all rows at once. Its `sentence_score` would count the n-grams
+    of each row once for every other row.
+    """
+    lengths = np.array([len(row) for row in rows])
+    matches, totals = _matched_ngrams(rows, lengths)
+    scores = []
+    for i, length in enumerate(lengths.tolist()):
+        # The closest length of the others, the shorter one of two.
+        closest = min(np.delete(lengths, i).tolist(), key=lambda other: (abs(other - length), other))
+        counts = matches[i].tolist(), totals[i].tolist(), length, closest
+        scores.append(BLEU.compute_bleu(*counts, smooth_method="exp", effective_order=True).score)
     # Rounding can lift the BLEU of a copy above 100.
     return min(float(np.mean(scores)) / 100, 1.0)
+
+
+def _matched_ngrams(rows: Sequence[np.ndarray], lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each row's n-grams that another row has, as often as the row with most of them has each, and all its n-grams.
+
+    Returns:
+        Both int64, (rows, orders 1 to 4).
+    """
+    tokens, row = np.concatenate(rows), np.repeat(np.arange(len(rows)), lengths)
+    matches, totals = np.zeros((2, len(rows), ORDERS), dtype=np.int64)
+    first = np.arange(len(tokens))  # positions at which an n-gram begins
+    ngrams = np.zeros(len(tokens), dtype=np.int64)
+    for n in range(ORDERS):
+        inside = np.flatnonzero(first + n < len(tokens))
+        inside = inside[row[first[inside]] == row[first[inside] + n]]
+        first = first[inside]
+        # An n-gram is the number of the one that is a token shorter, and its last token.
+        codes = (ngrams[inside] << 32) | tokens[first + n]
+        different, ngrams = np.unique(codes, return_inverse=True)
+        shape = len(rows), len(different)
+        counts = np.bincount(row[first] * shape[1] + ngrams, minlength=shape[0] * shape[1]).reshape(shape)
+        second, most = np.partition(counts, -2, axis=0)[-2:]
+        matches[:, n] = np.minimum(counts, np.where(counts == most, second, most)).sum(axis=1)
+        totals[:, n] = counts.sum(axis=1)
+    return matches, totals
 
 
 class Rouge(NamedTuple):

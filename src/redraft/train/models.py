@@ -23,11 +23,6 @@ from redraft.train.model_files import (
     stored_weights,
 )
 
-# Before transformers' models are loaded, which import scikit-learn for one threshold of assisted decoding and SciPy for
-# the losses of object detection. Nothing here uses these, and they are a quarter of the time that a job takes to start.
-transformers.utils.is_sklearn_available = lambda: False
-transformers.utils.is_scipy_available = lambda: False
-
 _ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
