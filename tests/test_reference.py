@@ -259,6 +259,23 @@ def test_published_results_are_checked_when_they_are_read(place, mistake):
     assert "no published results" in mistake(place, "report", "results/reference/smoke")
 
 
+def test_results_unpacked_for_a_report_are_not_checked_or_packed_with_responses(place, mistake):
+    main_ended(["report", "results/reference/smoke", "--output", "out"])
+    found = mistake(place, "check", "out/results/smoke", "--reference", "results/reference/smoke")
+    assert "unpacked for a report" in found
+    shutil.copytree("experiments", "out/experiments")
+    assert "in their archive" in mistake(place / "out", "share", "--preset", "smoke", "--full")
+
+
+def test_a_wrong_folder_of_published_results_is_named_with_the_presets_that_there_are(place, mistake):
+    text = mistake(place, "report", "results/reference")
+    assert "but in folders of it" in text
+    assert "smoke" in text
+    shutil.copytree("results/reference/smoke", "copy/other")
+    assert "with the name of their preset" in mistake(place, "report", "copy/other")
+    assert "no such folder" in mistake(place, "check", "results/smoke", "--reference", "nowhere/smoke")
+
+
 def test_a_zip_file_that_leads_elsewhere_is_refused(place, mistake):
     file = runs_file(Layout("smoke", REFERENCE), "spec_rl")
     with zipfile.ZipFile(file, "a") as archive:
@@ -304,6 +321,9 @@ def test_the_page_has_the_primary_claims_with_what_they_could_show(place, monkey
     }
     assert claims[0]["primary"]
     claims[0] |= {"verdict": "reproduced", "evidence": "ratio | 0.3", "parts": [part], "deciding": 0}
+    claims[0] |= {"about": "By tokens", "weak": "by construction"}
+    other = next(claim for claim in claims if not claim["primary"])
+    other["verdict"] = "contradicted"
     write_json(file, claims)
     write_own_hash(file)
     for each in (file, file.with_name(f"{file.name}.sha256")):
@@ -311,7 +331,10 @@ def test_the_page_has_the_primary_claims_with_what_they_could_show(place, monkey
     page.write_page(REFERENCE, Path("results/README.md"))
     lines = Path("results/README.md").read_text().splitlines()
     (line,) = [line for line in lines if claims[0]["quotation"] in line]
-    assert [cell.strip() for cell in line.split(" | ")][1:] == ["reproduced", "ratio \\| 0.3", "a factor of 1.592 |"]
+    assert line.startswith(f"| By tokens: “{claims[0]['quotation']}”")
+    cells = [cell.strip() for cell in line.split(" | ")][1:]
+    assert cells == ["reproduced (weak test)", "ratio \\| 0.3", "a factor of 1.592 |"]
+    assert any(f"“{other['quotation']}”" in line and "contradicted" in line for line in lines)
 
 
 def test_the_first_page_has_each_headline_number_beside_the_paper_s_and_one_figure(packed):

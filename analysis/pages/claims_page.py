@@ -96,6 +96,11 @@ def _power(claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None if claim.get("deciding") is None else claim["parts"][claim["deciding"]].get("power")
 
 
+def about_text(claim: Mapping[str, Any]) -> str:
+    """Subject of a claim's quotation, or the part of it that is tested, as the words before it; empty without one."""
+    return f"{claim['about']}: " if claim.get("about") else ""
+
+
 def seen_text(claim: Mapping[str, Any]) -> str:
     """The smallest effect that the comparison which decides a claim can show; empty where none is tested."""
     power = _power(claim)
@@ -179,6 +184,7 @@ def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: boo
             "id": name,
             "verdict": verdict,
             "section": claim.section,
+            "about": claim.about,
             "quotation": claim.quotation,
             "evidence": with_minus(evidence),
             "same_as": "" if (other := first.setdefault(claim.test.model_dump_json(), name)) == name else other,

@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.analysis.claims.verdicts import NOT_RUN
+from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN
 from redraft.analysis.data.words import with_minus
-from redraft.analysis.pages.claims_page import CLAIMS, seen_text
+from redraft.analysis.pages.claims_page import CLAIMS, about_text, seen_text
 from redraft.analysis.pages.headline import interval, number
 from redraft.analysis.reference.published import Published
+from redraft.analysis.tables.cell_verdicts import NOT_COMPARABLE
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import errors_of_reading, write_atomically
@@ -67,7 +68,7 @@ def _summary_row(preset: str, headline: Mapping[str, Any]) -> dict[str, str]:
         "": headline["short"],
         f"here (preset `{preset}`)": f"{number(numbers['mean'], form)}{ends}{units}",
         "paper": f"{reported}{units}" if reported != "–" else reported,
-        "verdict": headline["verdict"],
+        "verdict": "the paper has no number" if headline["verdict"] == NOT_COMPARABLE else headline["verdict"],
     }
 
 
@@ -134,16 +135,16 @@ def _figures(published: Published, paper: str, experiments: Experiments, page: P
 
 
 def _claims(claims: Iterable[Mapping[str, Any]], record: Mapping[str, Any], link: str) -> Iterator[str]:
-    """Table of the primary claims with runs, and counts of all."""
-    primary = [claim for claim in claims if claim["primary"] and claim["verdict"] != NOT_RUN]
+    """Table of the primary and the contradicted claims with runs, and counts of all."""
+    shown = [c for c in claims if (c["primary"] and c["verdict"] != NOT_RUN) or c["verdict"] == CONTRADICTED]
     rows = [
         {
-            "claim": f"“{claim['quotation']}” (§ {claim['section']})",
-            "verdict": claim["verdict"],
+            "claim": f"{about_text(claim)}“{claim['quotation']}” (§ {claim['section']})",
+            "verdict": claim["verdict"] + " (weak test)" * bool(claim["weak"]),
             "evidence": with_minus(claim["evidence"]),
             "could show": with_minus(seen_text(claim)),
         }
-        for claim in primary
+        for claim in shown
     ]
     if rows:
         yield str(
@@ -154,8 +155,9 @@ def _claims(claims: Iterable[Mapping[str, Any]], record: Mapping[str, Any], link
     counted = ", ".join(f"{count} {verdict}" for verdict, count in record["claims"].items())
     total = sum(record["claims"].values())
     also = (
-        "These are the primary claims. *Could show* is the smallest difference or factor that the test shows in four "
-        "of five campaigns. "
+        "These are the primary claims and all contradicted ones. *Could show* is the smallest difference or factor "
+        "that this number of blocks shows with a probability of 80 %. A *weak test* passes by construction or with "
+        "nearly every method. "
     )
     yield f"{also * bool(rows)}All {total} [claims]({link}): {counted}."
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from redraft.data_dictionary import COLUMNS
 from redraft.errors import UserError
 from redraft.layout import CODE, Layout, check_inside, code_root, published_data
 from redraft.layout import PUBLISHED as DATA
@@ -67,12 +68,15 @@ class Published:
         """
         folder = folder.resolve()  # also `.` has a name
         layout = Layout(folder.name, folder.parent)
-        files = sorted(folder.glob("*.json"))
+        files = sorted(file for file in folder.glob("*.json") if file.name != COLUMNS)
         if not files:
+            presets = sorted({file.parent.name for file in folder.glob("*/*.json")})
             raise UserError(
-                "there are no published results here",
+                "there are no published results here" + (", but in folders of it" if presets else ""),
                 file=folder,
-                hint="`redraft publish PAPER` packs a campaign",
+                key="preset" if presets else None,
+                allowed=presets or None,
+                hint="" if presets else "`redraft publish PAPER` packs a campaign",
             )
         records = {}
         for file in files:
@@ -81,7 +85,12 @@ class Published:
             for key, value in own.items():
                 if record[key] != value:
                     raise UserError(
-                        f"this is the record of another {key}", file=file, key=key, value=record[key], allowed=value
+                        f"this is the record of another {key}",
+                        file=file,
+                        key=key,
+                        value=record[key],
+                        allowed=value,
+                        hint="published results are in a folder with the name of their preset" * (key == "preset"),
                     )
             for name in record["sha256"]:
                 check_inside(folder / name, folder, file, "sha256")

@@ -12,7 +12,7 @@ from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import atomic, errors_of_reading, write_atomically
-from redraft.layout import Layout, check_inside
+from redraft.layout import REOPENED, Layout, check_inside
 from redraft.result_files import record_derived
 
 
@@ -53,19 +53,17 @@ def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple
             if published.layout.claims(paper).exists():
                 write_claims(here.preset, paper)
         report(here.preset, chosen)
-    write_atomically(layout.folder / MARK, "\n".join(sorted(_files(layout.folder))))
+    write_atomically(layout.folder / REOPENED, "\n".join(sorted(_files(layout.folder))))
     return layout, {paper: _differing(published, paper, layout) for paper in chosen}
 
 
-MARK = ".reopened"
-"""File in a folder of results that were unpacked here, with the names of all files that were written."""
 AGAIN = ("tables/", "claims/")
 """Starts of the names of files that are made again."""
 
 
 def _empty(folder: Path) -> None:
     """Remove results of an earlier call; a UserError if there are other files, such as those of a campaign."""
-    mark = folder / MARK
+    mark = folder / REOPENED
     if folder.is_symlink() or (folder.exists() and (not mark.exists() or _files(folder) - _written(mark))):
         raise UserError(
             "there are results that are not from an earlier call, and would be removed",
@@ -82,7 +80,7 @@ def _files(folder: Path) -> set[str]:
     return {
         file.relative_to(folder).as_posix()
         for file in folder.rglob("*")
-        if file.is_file() and file.name not in (MARK, "report.zip")
+        if file.is_file() and file.name not in (REOPENED, "report.zip")
     }
 
 

@@ -72,6 +72,10 @@ def published_data() -> Path:
     return Path(os.environ.get(PUBLISHED) or "published")
 
 
+REOPENED = ".reopened"
+"""File in a folder of published results that `redraft report` unpacked, with the names of all files that it wrote."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Paths of one preset, all under the root of results.

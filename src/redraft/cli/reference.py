@@ -62,7 +62,7 @@ def report(
             echo(filled(f"warning: {paper}: this version makes another {file} than the published one", "  "), err=True)
     if not any(differing.values()):
         echo("tables and claims made again: equal to the published ones")
-    echo(f"open {layout.report}")
+    echo(f"open {layout.report}; `redraft claims` and `redraft results` work in {layout.root.parent}")
 
 
 def check(
@@ -81,13 +81,16 @@ def check(
     from redraft.analysis.reference.checking import compare
     from redraft.analysis.reference.published import REFERENCE, Published, inside
     from redraft.config import Experiments
-    from redraft.layout import Layout
+    from redraft.layout import REOPENED, Layout
 
     folder = folder.resolve()
     if not folder.is_dir() or folder.parent.name != "results":
         problem = "this is no folder of a preset's results" if folder.is_dir() else "there is no such folder"
-        raise UserError(problem, file=folder, allowed="a folder `results/PRESET`")
+        hint = "`redraft report FOLDER` makes a report of published results"
+        raise UserError(problem, file=folder, allowed="a folder `results/PRESET`", hint=hint)
     source = (reference or REFERENCE / folder.name).resolve()
+    if reference and not source.is_dir():
+        raise UserError("there is no such folder of published results", file=source, key="--reference", value=reference)
     if source.name != folder.name or not any(source.glob("*.json")):
         raise UserError(
             "no results of this preset are published here",
@@ -96,6 +99,11 @@ def check(
             value=folder.name,
             allowed=sorted({file.parent.name for file in source.parent.glob("*/*.json")}),
             hint="`--reference FOLDER` names other published results",
+        )
+    if (folder / REOPENED).exists():
+        raise UserError(
+            "these are published results that were unpacked for a report; compare results of runs of your own",
+            file=folder,
         )
     published = Published.read(source)
     with inside(folder.parents[1]):

@@ -9,6 +9,7 @@ import typer
 
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Preset, Wide
 from redraft.cli.terminal import document, filled, table
+from redraft.errors import UserError
 from redraft.messages import echo
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def claims(
     as_json: AsJson = False,
 ) -> None:
     """Print the verdicts on claims of papers; with --reported, the sentences that their own tables do not support."""
-    from redraft.analysis.pages.claims_page import verdicts
+    from redraft.analysis.pages.claims_page import about_text, verdicts
     from redraft.config import Experiments
     from redraft.layout import Layout, require
 
@@ -64,12 +65,14 @@ def claims(
         for row in own:
             # Of the papers' own tables only the sentences that they do not support are news.
             if not reported or row["verdict"] == "not supported":
-                echo(filled(f"  {row['verdict']}: “{row['quotation']}” (§ {row['section']})", "    "))
+                echo(filled(f"  {row['verdict']}: {about_text(row)}“{row['quotation']}” (§ {row['section']})", "    "))
                 echo(filled(f"    {row['evidence']} [{row['id']}]", "    "))
         echo()
     if without:
         reason = "no reported tables" if reported else f"no verdicts yet at the preset {preset}"
         echo(filled(f"{reason}: {', '.join(without)}"))
+        if not (rows or reported):
+            echo(filled("published verdicts are in the folder that `redraft report results/reference/PRESET` makes"))
 
 
 def seeds(
@@ -85,6 +88,7 @@ def seeds(
     as_json: AsJson = False,
 ) -> None:
     """Print how small an effect the runs of a claim can show, and how many seeds would decide it."""
+    from redraft.analysis.pages.claims_page import about_text
     from redraft.analysis.pages.seeds_needed import advice, judged_claim, seeds_needed
     from redraft.config import Experiments
     from redraft.layout import Layout, require
@@ -98,7 +102,7 @@ def seeds(
     paper, judged = judged_claim(layout, experiments, claim)
     rows = seeds_needed(judged)
     unit = "block" if settings.blocks > 1 else "seed"
-    notes = [f"{paper}/{judged['id']}: “{judged['quotation']}”: {judged['verdict']}"]
+    notes = [f"{paper}/{judged['id']}: {about_text(judged)}“{judged['quotation']}”: {judged['verdict']}"]
     notes += advice(judged, rows, paper, experiments, settings, layout)
     if as_json:
         echo(document("seeds", {"preset": preset, "claim": claim}, map(asdict, rows), notes))
@@ -141,10 +145,16 @@ def share(
 ) -> None:
     """Pack the report, its data, and the records, grades and code of its runs into one zip."""
     from redraft.analysis.pages.finished_report import pack_report
-    from redraft.layout import Layout, require
+    from redraft.layout import REOPENED, Layout, require
 
     require("results")
     layout = Layout(preset)
+    if full and (layout.folder / REOPENED).exists():
+        raise UserError(
+            "these are published results, unpacked for a report: generations and rollouts are in their archive",
+            file=layout.folder,
+            key="--full",
+        )
     target = file or layout.folder / "report.zip"
     number = pack_report(layout, target, full=full)
     echo(f"{number} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen results/{preset}/report.html in it")
