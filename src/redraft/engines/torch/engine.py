@@ -361,8 +361,15 @@ class TorchEngine:
             positions_B: int64, absolute position of each row's first token.
             longest: slots of the longest row after the pass, or more.
         """
-        span = self.cache.decode(positions_B, longest, tokens_BT.shape[1])
-        return log_probs_of(self.head(self._hidden_after(tokens_BT, positions_B, span)), self.head.temperature)
+        rows_B, count = None, len(tokens_BT)
+        if self.dtype == torch.bfloat16 and self.device.type == "cpu" and tokens_BT.numel() == 1:
+            # A single token is computed twice: the product of one vector adds in another order than that of two, and
+            # than scoring does (`redraft.engines.torch.kv_cache`).
+            tokens_BT, positions_B = tokens_BT.expand(2, 1), positions_B.expand(2)
+            rows_B = torch.zeros(2, dtype=torch.long)
+        span = self.cache.decode(positions_B, longest, tokens_BT.shape[1], rows_B)
+        hidden_BTH = self._hidden_after(tokens_BT, positions_B, span)[:count]
+        return log_probs_of(self.head(hidden_BTH), self.head.temperature)
 
     def _hidden_after(self, tokens_BT: torch.Tensor, positions_B: torch.Tensor, span: int) -> torch.Tensor:
         """Hidden states (B, T, H) of tokens that attend to the first `span` slots, up to their own positions."""
