@@ -22,7 +22,7 @@ from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.head import LOGITS_AT_ONCE, hidden_states
 
 PROMPT, DRAFT, DRAFTS, ROUNDS = 64, 192, 8, 5
-CASES = ((32_768, torch.float32), (151_936, torch.float32), (151_936, torch.bfloat16))
+CASES = tuple((size, dtype) for size in (32_768, 49_152, 151_936) for dtype in (torch.float32, torch.bfloat16))
 """Vocabulary and precision of each."""
 
 

@@ -1,6 +1,7 @@
 """Exact reuse with engines: kept, sampled and stored tokens, their distribution, and unsupported settings."""
 
 import math
+from copy import deepcopy
 from itertools import product
 
 import numpy as np
@@ -167,6 +168,14 @@ def test_engines_sample_from_the_policys_distribution_and_others_are_rejected(sa
     assert found.passes, found
     assert found.test.samples == SAMPLES
     assert (found.kept > 0.05) is (sampler.name != "vanilla")
+
+
+@pytest.mark.parametrize("name", ["residual", "block", "planted: half a residual"])
+def test_engines_in_bfloat16_sample_from_the_rounded_policys_distribution(name, drifted):
+    sampler = next(s for s in CHOSEN if (s.name, s.engine) == (name, "torch"))
+    found = samplers.audit(sampler, [deepcopy(model).bfloat16() for model in drifted], SAMPLES, NARROW)
+    assert found.passes, found
+    assert found.kept > 0.05
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,9 @@ import torch
 from pydantic import ValidationError
 
 from redraft.config import Experiments, VerlEngine, run_fingerprint, sampling_fingerprint
+from redraft.engines.torch.engine import TorchEngine
+from redraft.rollout.engine import Inversion
+from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish, Rollout
 from redraft.train import models
 from redraft.train.local.decoding import Decoding
@@ -95,6 +98,35 @@ def test_rollouts_come_from_the_rounded_copy_of_the_trained_weights(runs):
     assert (engine.dtype, trainer.learner.policy.dtype) == (BF16, torch.float32)
     for own, trained in zip(engine.parameters(), trainer.learner.policy.parameters(), strict=True):
         assert torch.equal(own, trained.to(BF16))
+
+
+@pytest.mark.parametrize(("rows", "chunk"), [(1, None), (9, None), (9, 7)])
+def test_an_unchanged_policy_accepts_its_own_tokens(rows, chunk):
+    """Decoded one by one in a changing batch, and scored at once: rounding rejects 2 in 1,000 tokens at most."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    shape = {"hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 1536, "initializer_range": 0.15}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=200, **heads, **shape)).to(BF16)
+    engine = TorchEngine(model, stops=(), max_length=120, max_rows=6, chunk=chunk)
+
+    async def decode(row):
+        async with engine.session(list(range(2, 4 + 7 * row))) as session:
+            draws = Inversion(uniforms(0, "precision", row, count=40))
+            return await session.decode(np.zeros(0, np.int32), 40 - 4 * row, draws)
+
+    async def score(row, draft):
+        async with engine.session(list(range(2, 4 + 7 * row))) as session:
+            scores = np.zeros(0, np.float32)
+            while len(scores) < len(draft):
+                scores = np.append(scores, (await session.score(draft, behind=len(scores))).log_probs)
+            return scores
+
+    decoded = engine.run(*map(decode, range(rows)))
+    scored = engine.run(*(score(row, of_row.tokens) for row, of_row in enumerate(decoded)))
+    gaps = np.concatenate([s - d.log_probs for s, d in zip(scored, decoded, strict=True)])
+    assert np.exp(np.minimum(gaps, 0)).mean() > 0.998
 
 
 def test_policy_and_reference_are_rounded_alike(tiny_model):

@@ -265,14 +265,17 @@ class TorchEngine:
             positions_N = torch.cat([torch.arange(r.chunk.start, r.chunk.stop, device=self.device) for r in batch])
         columns = []
         for part, log_probs_NV in distributions(self.head, self.vocabulary, hidden_NH, self.head.temperature):
-            own, others = (log_probs_NV.gather(1, chosen[part]) for chosen in (tokens_N[:, None], others_NK))
-            # Without noise the draft's tokens fill the column, which no answer then takes.
-            largest, sampled = log_probs_NV.topk(top), tokens_N[part]
+            own = log_probs_NV.gather(1, tokens_N[part, None])[:, 0]
+            # With a large vocabulary a part is one position, where an empty result takes as long as a short one.
+            none_N0 = log_probs_NV[:, :0]
+            others = log_probs_NV.gather(1, others_NK[part]) if others_NK.shape[1] else none_N0
+            values, ids = log_probs_NV.topk(top) if top else (none_N0, none_N0)
+            sampled = tokens_N[part]  # without noise it fills a column that no answer takes
             if noisy:
                 noise = gumbel(keys_N[part], positions_N[part], log_probs_NV.shape[1])
                 # As in `_step`, so that a position is verified by the token that decoding would sample there.
                 sampled = (log_probs_NV.double() + noise).argmax(-1)
-            columns.append([own[:, 0], others, largest.indices.int(), largest.values, sampled.int()])
+            columns.append([own, others, ids.int(), values, sampled.int()])
         ends = np.cumsum(lengths)[:-1]
         parts = [np.split(torch.cat(column).cpu().numpy(), ends) for column in zip(*columns, strict=True)]
         for request, width, own, others, ids, tops, sampled in zip(batch, widths, *parts, strict=True):
@@ -361,8 +364,15 @@ class TorchEngine:
             positions_B: int64, absolute position of each row's first token.
             longest: slots of the longest row after the pass, or more.
         """
-        span = self.cache.decode(positions_B, longest, tokens_BT.shape[1])
-        return log_probs_of(self.head(self._hidden_after(tokens_BT, positions_B, span)), self.head.temperature)
+        rows_B, count = None, len(tokens_BT)
+        if self.dtype == torch.bfloat16 and self.device.type == "cpu" and tokens_BT.numel() == 1:
+            # A single token is computed twice: the product of one vector adds in another order than that of two, and
+            # than scoring does (`redraft.engines.torch.kv_cache`).
+            tokens_BT, positions_B = tokens_BT.expand(2, 1), positions_B.expand(2)
+            rows_B = torch.zeros(2, dtype=torch.long)
+        span = self.cache.decode(positions_B, longest, tokens_BT.shape[1], rows_B)
+        hidden_BTH = self._hidden_after(tokens_BT, positions_B, span)[:count]
+        return log_probs_of(self.head(hidden_BTH), self.head.temperature)
 
     def _hidden_after(self, tokens_BT: torch.Tensor, positions_B: torch.Tensor, span: int) -> torch.Tensor:
         """Hidden states (B, T, H) of tokens that attend to the first `span` slots, up to their own positions."""

@@ -39,17 +39,29 @@ def distributions(
         temperature: above 0.
 
     Yields:
-        A slice of the positions, and float32 (positions, V); once also for N = 0.
+        A slice of the positions, and float32 (positions, V), without gradients valid until the next one; once also for
+        N = 0.
     """
     device, first = hidden_NH.device.type, 0
     chunk, piece = (max(1, limit[device] // vocabulary) for limit in (LOGITS_AT_ONCE, NORMALISED_AT_ONCE))
+    if not (differentiable := torch.is_grad_enabled()):
+        # Memory of this size goes back to the operating system when it is freed. A new tensor for each piece would
+        # fault in every page again, which takes as long as the head's product.
+        shape = (2, min(piece, len(hidden_NH)), vocabulary)
+        scaled_NV, normalised_NV = torch.empty(shape, dtype=torch.float32, device=hidden_NH.device)
     # `split`, as the gradient of each slice is a tensor of zeros as large as the whole.
     for hidden in hidden_NH.split(chunk):
         for logits in head(hidden).split(piece):
-            scaled = logits.float() if temperature == 1 else logits.float() / temperature
-            log_probs = scaled.log_softmax(-1)
+            if differentiable:
+                scaled = logits.float() if temperature == 1 else logits.float() / temperature
+                log_probs = scaled.log_softmax(-1)
+            else:
+                scaled = scaled_NV[: len(logits)].copy_(logits)
+                scaled = scaled if temperature == 1 else scaled.div_(temperature)
+                log_probs = torch.log_softmax(scaled, -1, out=normalised_NV[: len(logits)])
             yield slice(first, first + len(log_probs)), log_probs
             first += len(log_probs)
+        del logits  # else the next chunk's logits could not take its memory
 
 
 def chunks(count: int, logits: int, vocabulary: int) -> Iterator[slice]:

@@ -9,6 +9,11 @@ kernel is made for many queries per sequence, as a chunk of a draft has; a decod
 speculated block. The replacement has a custom name, known to transformers, and is active only while an engine runs:
 training and every other use of the model keep their own attention.
 
+In bfloat16 prefill and chunks attend by the same products. They take half as long as the fused kernel there too, and a
+token then has the same hidden state to the last bit whether it is decoded or scored: oneDNN's products add in an order
+that does not depend on the number of rows or masked keys (measured up to 1,024 keys; docs/real-model.md). The fused
+kernel's do, and rounding to bfloat16 enlarges every difference at the next product.
+
 Shapes: B rows of a pass, T tokens of a row in a pass, S slots, D size of a head.
 """
 
@@ -18,7 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, Cache, PreTrainedConfig, PreTrainedModel
 
 GROWTH = 16
@@ -28,6 +33,9 @@ NAME = "redraft_slots"
 MAX_QUERIES_BY_PRODUCTS = 16
 """Most queries of a sequence for which attention uses matrix products: the fused kernel takes as long with 4 queries,
 and half as long with 65."""
+QUERIES_AT_ONCE = 64
+"""Queries of a sequence whose scores are computed at once in bfloat16: in a prefill they see no key after them, and
+their scores stay in a CPU's cache."""
 
 
 class SlotCache(Cache):
@@ -175,19 +183,39 @@ def attention(
     Args:
         attention_mask: float (B, 1, T, S), added to a decoding pass's scores; None for prefill, which is causal.
     """
-    if attention_mask is None or query.shape[2] > MAX_QUERIES_BY_PRODUCTS:
-        grouped, causal = query.shape[1] != key.shape[1], attention_mask is None
+    causal, queries = attention_mask is None, query.shape[2]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if query.dtype == torch.bfloat16:
+        if causal:
+            # Whole vectors of keys, since the softmax of a part of a vector is computed by other instructions.
+            key, value = (pad(each, (0, 0, 0, -queries % GROWTH)) for each in (key, value))
+            attention_mask = torch.full((1, 1, queries, key.shape[2]), -torch.inf, dtype=query.dtype).triu_(1)
+        blocks = []
+        for first in range(0, queries, QUERIES_AT_ONCE):
+            block = slice(first, first + QUERIES_AT_ONCE)
+            seen = slice(block.stop if causal else None)
+            of_block = (query[:, :, block], key[:, :, seen], value[:, :, seen], attention_mask[:, :, block, seen])
+            blocks.append(_by_products(*of_block, scale))
+        return torch.cat(blocks, dim=1), None
+    if causal or queries > MAX_QUERIES_BY_PRODUCTS:
+        grouped = query.shape[1] != key.shape[1]
         out = scaled_dot_product_attention(
             query, key, value, attention_mask, is_causal=causal, scale=scaling, enable_gqa=grouped
         )
         return out.transpose(1, 2), None
+    return _by_products(query, key, value, attention_mask, scale), None
+
+
+def _by_products(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Attention (B, T, heads, D) by two matrix products; heads that share keys join in one product."""
     heads, tokens = key.shape[1], query.shape[2]
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    grouped_query = (query * scale).unflatten(1, (heads, -1)).flatten(2, 3)  # heads that share keys join in one product
+    grouped_query = (query * scale).unflatten(1, (heads, -1)).flatten(2, 3)
     # (B, key heads, queries of a key head, T, S); the mask is (B, 1, 1, T, S).
-    scores = torch.matmul(grouped_query, key.transpose(2, 3)).unflatten(2, (-1, tokens)).add_(attention_mask[:, None])
+    scores = torch.matmul(grouped_query, key.transpose(2, 3)).unflatten(2, (-1, tokens)).add_(mask[:, None])
     out = torch.matmul(scores.softmax(-1).flatten(2, 3), value).unflatten(2, (-1, tokens))
-    return out.flatten(1, 2).transpose(1, 2), None
+    return out.flatten(1, 2).transpose(1, 2)
 
 
 AttentionInterface.register(NAME, attention)
