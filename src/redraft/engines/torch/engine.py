@@ -23,8 +23,8 @@ the cache, L response positions; a decoding pass works on their first B rows.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -40,6 +40,7 @@ from redraft.engines.torch.head import Head, distributions, hidden_states, refus
 from redraft.engines.torch.invariant import invariant_passes
 from redraft.engines.torch.kv_cache import SlotCache, slot_attention
 from redraft.engines.torch.loop import Activity, Outside, now, run_to_end
+from redraft.engines.torch.packed import packed_weights
 from redraft.engines.torch.row_table import Admission, DecodeRequest, RowTable, ScoreRequest, SessionState
 from redraft.engines.torch.sampling import gumbel, keys_of, log_probs_of, sample, sample_specially
 from redraft.errors import UserError
@@ -151,15 +152,26 @@ class TorchEngine:
         if self._graphs:
             # The weights may have moved since the last run.
             self._graphs.check()
-        passes = invariant_passes(self.model, self.cache.max_slots) if self.bitwise else slot_attention(self.model)
         # The exit on a signal is deferred, since its exception inside the event loop could lose a task's callback and
         # hang the loop; `run_to_end` checks for it between passes.
-        with torch.inference_mode(), passes, exit_deferred():
+        with self.passes(), exit_deferred():
             try:
                 return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
             finally:  # all sessions are closed, and have left the queues
                 self.rows.clear()
                 self.model.train(training)
+
+    @contextmanager
+    def passes(self) -> Iterator[None]:
+        """Let the model compute this engine's passes within the block; its weights must not change there."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self.bitwise:
+                stack.enter_context(invariant_passes(self.model, self.cache.max_slots))
+            else:
+                stack.enter_context(slot_attention(self.model))
+                stack.enter_context(packed_weights(self.model))
+            yield
 
     @asynccontextmanager
     async def session(self, prompt: Sequence[int]) -> AsyncIterator["TorchSession"]:
