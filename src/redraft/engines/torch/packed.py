@@ -22,6 +22,11 @@ ROWS = 32
 """Rows of the products for which the layout is chosen; it fits any number of rows."""
 
 
+def large(model: torch.nn.Module) -> bool:
+    """Whether a pass spends most of its time on weights; the time of a small model's passes is overhead."""
+    return sum(layer.weight.numel() for layer in model.modules() if type(layer) is Linear) >= LEAST_WEIGHTS
+
+
 def packable(model: torch.nn.Module) -> list[Linear]:
     """The linear layers to pack: none on a GPU, in a small model, or in a precision that oneDNN lacks here."""
     if not torch.backends.mkldnn.is_available():
@@ -29,7 +34,7 @@ def packable(model: torch.nn.Module) -> list[Linear]:
     layers = [layer for layer in model.modules() if type(layer) is Linear]
     known = {torch.float32, torch.bfloat16} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else {torch.float32}
     fits = all(layer.weight.device.type == "cpu" and layer.weight.dtype in known for layer in layers)
-    return layers if fits and sum(layer.weight.numel() for layer in layers) >= LEAST_WEIGHTS else []
+    return layers if fits and large(model) else []
 
 
 @contextmanager
