@@ -8,8 +8,9 @@ How a request travels:
    `Admission.next_batch` decides what the pass computes: a prefill of sessions that get a row of the cache now, further
    chunks of drafts for sessions that have one, or else tokens for the decoding sessions.
 3. *Prefill* (`_prefill`, `_extend`). Prompt and draft or prefix go through the model, which leaves their keys and
-   values in the row. The hidden states of a draft give its scores, which answer a score request. A decode request joins
-   the decoding rows at the front of the `RowTable`.
+   values in the row; of a large model, a prompt that several sessions have goes through it once. The hidden states of
+   a draft give its scores, which answer a score request. A decode request joins the decoding rows at the front of the
+   `RowTable`.
 4. *Decoding* (`_decode`). Each step feeds the last token of every decoding row and samples the next one on the device.
    The host checks for finished responses once per burst: after up to 16 tokens on a GPU, where each step has a static
    shape and is replayed as a CUDA graph (`redraft.engines.torch.graphs`), and after each token on a CPU.
