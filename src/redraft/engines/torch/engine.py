@@ -8,8 +8,9 @@ How a request travels:
    `Admission.next_batch` decides what the pass computes: a prefill of sessions that get a row of the cache now, further
    chunks of drafts for sessions that have one, or else tokens for the decoding sessions.
 3. *Prefill* (`_prefill`, `_extend`). Prompt and draft or prefix go through the model, which leaves their keys and
-   values in the row. The hidden states of a draft give its scores, which answer a score request. A decode request joins
-   the decoding rows at the front of the `RowTable`.
+   values in the row; of a large model, a prompt that several sessions have goes through it once. The hidden states of
+   a draft give its scores, which answer a score request. A decode request joins the decoding rows at the front of the
+   `RowTable`.
 4. *Decoding* (`_decode`). Each step feeds the last token of every decoding row and samples the next one on the device.
    The host checks for finished responses once per burst: after up to 16 tokens on a GPU, where each step has a static
    shape and is replayed as a CUDA graph (`redraft.engines.torch.graphs`), and after each token on a CPU.
@@ -23,8 +24,8 @@ the cache, L response positions; a decoding pass works on their first B rows.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -40,6 +41,7 @@ from redraft.engines.torch.head import Head, distributions, hidden_states, refus
 from redraft.engines.torch.invariant import invariant_passes
 from redraft.engines.torch.kv_cache import SlotCache, slot_attention
 from redraft.engines.torch.loop import Activity, Outside, now, run_to_end
+from redraft.engines.torch.packed import large, packed_weights
 from redraft.engines.torch.row_table import Admission, DecodeRequest, RowTable, ScoreRequest, SessionState
 from redraft.engines.torch.sampling import gumbel, keys_of, log_probs_of, sample, sample_specially
 from redraft.errors import UserError
@@ -77,6 +79,8 @@ class TorchEngine:
         activity: decoding passes of the last run.
         burst: tokens per burst; may be changed between runs.
         static: may be set to false between runs.
+        shares_prompts: whether a prompt that several sessions have is computed once and copied; true for a large model.
+            A small one keeps the bits of its results, which depend on the shapes of passes.
 
     Raises:
         UserError: for a model that it would compute wrongly, or that has fewer positions than `max_length`.
@@ -124,6 +128,7 @@ class TorchEngine:
             )
         self.burst = (GPU_BURST_TOKENS if on_gpu else 1) if burst is None else burst
         self.static = (on_gpu and capturable(model)) if static is None else static
+        self.shares_prompts = not bitwise and large(model)
         self._graphs = Graphs(model, partial(CudaCapture, self.device)) if self.static and on_gpu else None
         # A growing cache moves to another buffer; graphs need fixed addresses, and static passes a fixed size.
         slots, grows = max_length + lookahead, not (on_gpu or self.static)
@@ -151,15 +156,26 @@ class TorchEngine:
         if self._graphs:
             # The weights may have moved since the last run.
             self._graphs.check()
-        passes = invariant_passes(self.model, self.cache.max_slots) if self.bitwise else slot_attention(self.model)
         # The exit on a signal is deferred, since its exception inside the event loop could lose a task's callback and
         # hang the loop; `run_to_end` checks for it between passes.
-        with torch.inference_mode(), passes, exit_deferred():
+        with self.passes(), exit_deferred():
             try:
                 return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
             finally:  # all sessions are closed, and have left the queues
                 self.rows.clear()
                 self.model.train(training)
+
+    @contextmanager
+    def passes(self) -> Iterator[None]:
+        """Let the model compute this engine's passes within the block; its weights must not change there."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self.bitwise:
+                stack.enter_context(invariant_passes(self.model, self.cache.max_slots))
+            else:
+                stack.enter_context(slot_attention(self.model))
+                stack.enter_context(packed_weights(self.model))
+            yield
 
     @asynccontextmanager
     async def session(self, prompt: Sequence[int]) -> AsyncIterator["TorchSession"]:
@@ -186,10 +202,8 @@ class TorchEngine:
             chunks = [request for request in batch if isinstance(request, ScoreRequest)]
             # A batch has either further chunks, whose sessions have tokens in the cache, or prefills, whose sessions
             # have none.
-            if chunks and chunks[0].session.cached:
-                hidden_BTH, starts = self._extend(chunks)
-            else:
-                hidden_BTH, starts = self._prefill(batch), [0] * len(batch)
+            further = chunks and chunks[0].session.cached
+            hidden_BTH, starts = self._extend(chunks) if further else self._prefill(batch)
             for request in batch:
                 request.session.cached = request.sequence
                 if isinstance(request, DecodeRequest):
@@ -207,18 +221,50 @@ class TorchEngine:
             self.activity.seconds[count] += seconds
         return True
 
-    def _prefill(self, batch: Sequence[ScoreRequest | DecodeRequest]) -> torch.Tensor:
-        """Compute prompts with their drafts or prefixes from slot 0 on; hidden states (B, T, H)."""
-        width = max(len(request.sequence) for request in batch)
+    def _prefill(self, batch: Sequence[ScoreRequest | DecodeRequest]) -> tuple[torch.Tensor, list[int]]:
+        """Compute prompts with their drafts or prefixes from slot 0 on.
+
+        Returns:
+            hidden states (B, T, H), and the position of each row's first one; of a batch with drafts only.
+        """
+        if self.shares_prompts and self._copy_prompts(batch):
+            drafts = [request for request in batch if isinstance(request, ScoreRequest)]
+            return self._extend(drafts) if drafts else (torch.empty(0), [])
+        rows = [request.session.row for request in batch]
+        return self._fill(rows, [request.sequence for request in batch]), [0] * len(batch)
+
+    def _copy_prompts(self, batch: Sequence[ScoreRequest | DecodeRequest]) -> bool:
+        """Leave in each row what comes before a draft, or before the first new token: computed once, then copied.
+
+        Returns:
+            whether it was done. Drafts then take a second pass, which pays if at least half of the batch is copied.
+        """
+        # Without the last token, which is fed again with the draft or by the first decoding pass.
+        heads = [tuple((r.session.prompt if isinstance(r, ScoreRequest) else r.sequence)[:-1]) for r in batch]
+        # Of other sessions, whose rows begin with all of their prompts but the last token.
+        known = {tuple(one.prompt[:-1]): one.row for one in self.rows.sessions if one is not None and one.cached}
+        new = {head: r.session.row for head, r in zip(heads, batch, strict=True) if head not in known}
+        if not all(heads) or 2 * len(new) > len(batch):
+            return False
+        if new:
+            self._fill(list(new.values()), [list(head) for head in new])
+        sources = known | new
+        for head, request in zip(heads, batch, strict=True):
+            if (source := sources[head]) != request.session.row:
+                self.cache.move(source, request.session.row, len(head))
+        return True
+
+    def _fill(self, rows: Sequence[int], sequences: Sequence[list[int]]) -> torch.Tensor:
+        """Compute sequences from slot 0 of these rows on; hidden states (B, T, H)."""
+        width = max(map(len, sequences))
         # Padding on the right is not seen by causal attention, and its slots are overwritten before they are attended
         # to.
-        padded = [request.sequence + [0] * (width - len(request.sequence)) for request in batch]
-        tokens_BT = torch.tensor(padded, device=self.device)
-        self.cache.prefill(torch.tensor([request.session.row for request in batch], device=self.device), width)
-        return self._forward(tokens_BT, self._slots_S[None, :width], None)
+        padded = [sequence + [0] * (width - len(sequence)) for sequence in sequences]
+        self.cache.prefill(torch.tensor(rows, device=self.device), width)
+        return self._forward(torch.tensor(padded, device=self.device), self._slots_S[None, :width], None)
 
     def _extend(self, batch: Sequence[ScoreRequest]) -> tuple[torch.Tensor, list[int]]:
-        """Compute further chunks of drafts, the longest first, and leave their keys and values in the cache.
+        """Compute chunks of drafts after what their rows have, and leave their keys and values in the cache.
 
         Each row is fed the same number of tokens, its last ones: the chunk and the token before it, whose hidden state
         gives the distribution of the chunk's first token. A shorter chunk is fed more tokens before it instead of
@@ -227,7 +273,7 @@ class TorchEngine:
         Returns:
             hidden states (B, T, H), and the position of each row's first one.
         """
-        width = batch[0].chunk.stop - batch[0].chunk.start + 1
+        width = 1 + max(request.chunk.stop - request.chunk.start for request in batch)
         starts = [max(len(request.sequence) - width, 0) for request in batch]
         fed = [request.sequence[start : start + width] for request, start in zip(batch, starts, strict=True)]
         # Padded only if prompt and draft together are shorter than the widest chunk; the row has slots for it.

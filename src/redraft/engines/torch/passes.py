@@ -11,7 +11,6 @@ from typing import Literal
 
 import torch
 
-from redraft.engines.torch.kv_cache import slot_attention
 from redraft.engines.torch.loop import now
 from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
 
@@ -51,7 +50,7 @@ def timed_passes(
     was_training = engine.model.training
     engine.model.eval()
     try:
-        with torch.inference_mode(), slot_attention(engine.model):
+        with engine.passes():
             for length in lengths:
                 for batch in batches:
                     yield TimedPass("policy", batch, length, 0, _timed(engine, batch, length, 1, repetitions))

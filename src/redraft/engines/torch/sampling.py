@@ -14,7 +14,8 @@ from redraft.rollout.streams import BITS, hashed, signed
 
 def log_probs_of(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """Log-probabilities, float32, of logits (..., V) at a temperature."""
-    return torch.log_softmax(logits.float() / temperature, dim=-1)
+    scaled = logits.float() if temperature == 1 else logits.float() / temperature
+    return torch.log_softmax(scaled, dim=-1)
 
 
 def sample(
