@@ -6,6 +6,7 @@ import torch
 from pydantic import ValidationError
 
 from redraft.config import Experiments, VerlEngine, run_fingerprint, sampling_fingerprint
+from redraft.engines.torch import packed
 from redraft.engines.torch.engine import TorchEngine
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
@@ -100,11 +101,14 @@ def test_rollouts_come_from_the_rounded_copy_of_the_trained_weights(runs):
         assert torch.equal(own, trained.to(BF16))
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize(("rows", "chunk"), [(1, None), (9, None), (9, 7)])
-def test_an_unchanged_policy_accepts_its_own_tokens(rows, chunk):
+def test_an_unchanged_policy_accepts_its_own_tokens(rows, chunk, large, monkeypatch):
     """Decoded one by one in a changing batch, and scored at once: rounding rejects 2 in 1,000 tokens at most."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    if large:  # packed weights, and prompts that are computed once
+        monkeypatch.setattr(packed, "LEAST_WEIGHTS", 0)
     torch.manual_seed(0)
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     shape = {"hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 1536, "initializer_range": 0.15}
