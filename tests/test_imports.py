@@ -95,6 +95,13 @@ ALLOWED = {
         "redraft.train.models",
         "redraft.train.pretrained",
     },
+    "redraft.certify": {
+        "redraft.engines.torch.engine",
+        "redraft.errors",
+        "redraft.lab.audit.goodness",
+        "redraft.rollout",
+        "redraft.train.models",
+    },
     "redraft.lab.theory": set(),
     "redraft.lab.audit": {
         "redraft.result_files",
@@ -208,6 +215,7 @@ ONLY_IN = {
     "omegaconf": {"redraft.train"},
     "vllm": {"redraft.engines", "redraft.train", "redraft.verl_cpu"},
     "torch": {
+        "redraft.certify.transformers_policy",
         "redraft.lab.audit",
         "redraft.engines",
         "redraft.ops.workflow.pace",
@@ -219,6 +227,7 @@ ONLY_IN = {
         *ENTRANCES,
     },
     "transformers": {
+        "redraft.certify.transformers_policy",
         "redraft.lab.audit",
         "redraft.engines",
         "redraft.train",
