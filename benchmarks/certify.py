@@ -145,8 +145,11 @@ class Sampling:
         drafts = self._drafts(prompts, samples, max_tokens)
         on_draft = np.full(len(flat), self.drafter is not None)
         for step in range(max_tokens):
-            log_probs = log_softmax(self.warp(self.model.logits(rows), rows, step))
-            reported = log_softmax((self.reported or self.model).logits(rows) / self.reported_temperature)
+            logits = self.model.logits(rows)
+            log_probs = log_softmax(self.warp(logits, rows, step))
+            reported = log_softmax(
+                (self.reported.logits(rows) if self.reported else logits) / self.reported_temperature
+            )
             u = self.uniforms(self.rng, len(prompts), samples).ravel()
             token, on_draft, rejected = self._next(log_probs, u, rows, drafts[:, step], on_draft)
             rows.append(token)

@@ -102,6 +102,7 @@ ALLOWED = {
         "redraft.rollout",
         "redraft.train.models",
     },
+    "redraft.pytest_plugin": {"redraft.certify"},
     "redraft.lab.theory": set(),
     "redraft.lab.audit": {
         "redraft.result_files",

@@ -5,7 +5,6 @@ Both are small, so that a server, a trainer's rollout function or a few lines of
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Protocol
 
 import numpy as np
@@ -88,7 +87,10 @@ def checked_responses(
     flat = [each for group in responses for each in group]
     if len({each.log_probs is None for each in flat if len(each.tokens)}) > 1:
         raise UserError("the sampler reported log-probabilities of some responses only")
-    return [[Sampled([int(t) for t in each.tokens], each.log_probs) for each in group] for group in responses]
+    return [
+        [Sampled(np.asarray(each.tokens, dtype=np.int64).tolist(), each.log_probs) for each in group]
+        for group in responses
+    ]
 
 
 def _problem(each: Sampled, max_tokens: int) -> str | None:
@@ -96,8 +98,9 @@ def _problem(each: Sampled, max_tokens: int) -> str | None:
         return f"is a {type(each).__name__} and no `Sampled(tokens, log_probs)`"
     if len(each.tokens) > max_tokens:
         return f"has {len(each.tokens)} tokens, more than max_tokens = {max_tokens}"
-    if wrong := [token for token in each.tokens if not isinstance(token, Integral) or token < 0]:
-        return f"has {wrong[0]!r} as a token id"
+    tokens = np.asarray(each.tokens)
+    if len(tokens) and (tokens.ndim != 1 or tokens.dtype.kind not in "iu" or tokens.min() < 0):
+        return f"has other token ids than integers from 0: {list(each.tokens)[:8]!r}"
     if each.log_probs is not None:
         if len(each.log_probs) != len(each.tokens):
             return f"has {len(each.log_probs)} log-probabilities of {len(each.tokens)} tokens"

@@ -8,7 +8,6 @@ others are asymptotic, in the number of all tokens. `Positions` says what N and 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from scipy import special, stats
@@ -249,9 +248,7 @@ def _tokens(tested: Positions, decode: Decode) -> Iterator[Test]:
     c, p_values = min(zip(cells, singles, strict=True), key=lambda pair: pair[1].min())
     worst = int(p_values.argmin())
     token = decode(int(c.tokens[worst]))
-    text = f"{token} {c.observed[worst]} times at {c.where}, expected {c.expected[worst]:.1f}".replace(
-        "at after", "after"
-    )
+    text = f"{token} {c.observed[worst]} times {c.where}, expected {c.expected[worst]:.1f}"
     yield Test("single tokens", _least(np.concatenate(singles)), text, "a bias or penalty of a token, rows mixed up")
     sums = [each.quadratic for each in cells]
     names = [each.where for each in cells]
@@ -335,20 +332,22 @@ def _equal(tested: Positions) -> Test | None:
     """
     starts = np.flatnonzero(tested.index == 0)
     log_p = np.add.reduceat(tested.log_prob, starts)
-    tokens = np.split(tested.token, starts[1:])
-    by_prompt: dict[int, list[int]] = defaultdict(list)
-    for i, start in enumerate(starts):
-        by_prompt[int(tested.prompt[start])].append(i)
-    pairs = [pair for same in by_prompt.values() for pair in combinations(same, 2)]
-    equal = [(i, j) for i, j in pairs if np.array_equal(tokens[i], tokens[j])]
-    if not pairs or np.isnan(log_p).any():
+    if np.isnan(log_p).any():
         return None
-    evidence = float(special.logsumexp([-log_p[i] for i, _ in equal]) - np.log(len(pairs))) if equal else -np.inf
-    text = f"{len(equal)} of {len(pairs)} pairs of responses to a prompt are equal"
+    same: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+    for i, tokens in enumerate(np.split(tested.token, starts[1:])):
+        same[int(tested.prompt[starts[i]]), tokens.tobytes()].append(i)
+    _, group = np.unique(tested.prompt[starts], return_counts=True)
+    pairs = int((group * (group - 1) // 2).sum())
+    equal = [(log_p[each[0]], len(each) * (len(each) - 1) // 2, key[0]) for key, each in same.items() if len(each) > 1]
+    if not pairs:
+        return None
+    text = f"{sum(n for _, n, _ in equal)} of {pairs} pairs of responses to a prompt are equal"
+    evidence = 0.0
     if equal:
-        i, _ = min(equal, key=lambda pair: log_p[pair[0]])
-        first = tested.prompt[starts[i]]
-        text += f"; the least probable one, to prompt {first}, has probability e^{log_p[i]:.1f}"
+        evidence = float(special.logsumexp([np.log(n) - log for log, n, _ in equal]) - np.log(pairs))
+        least, _, prompt = min(equal)
+        text += f"; the least probable one, to prompt {prompt}, has probability e^{least:.1f}"
     return Test("equal responses", float(np.exp(-max(evidence, 0.0))), text, "copied or cached responses")
 
 
