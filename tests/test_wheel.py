@@ -96,6 +96,8 @@ def test_the_wheel_declares_what_the_project_does(wheel):
     assert light == {Requirement(text).name for text in PROJECT["dependencies"]}
     assert set(about.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
     assert about["Version"] == redraft.__version__
+    (entries,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    assert "[pytest11]\nredraft = redraft.pytest_plugin" in archive.read(entries).decode()
 
 
 def requirements(extra):
