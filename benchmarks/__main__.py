@@ -7,6 +7,7 @@ from importlib import import_module
 from benchmarks import side_by_side
 
 NAMES = (
+    "certify",
     "chunks",
     "engine",
     "exact_rules",

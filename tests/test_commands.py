@@ -419,6 +419,7 @@ ERRORS = {
     "predict": [["nope"]],
     "audit": [["nope"]],
     "check": [["nope"]],
+    "certify": [["nope"], ["nope", "--policy", "nope", "--prompts", "nope"]],
     "validate": [["nope"]],
 }
 

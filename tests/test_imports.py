@@ -95,6 +95,14 @@ ALLOWED = {
         "redraft.train.models",
         "redraft.train.pretrained",
     },
+    "redraft.certify": {
+        "redraft.engines.torch.engine",
+        "redraft.errors",
+        "redraft.lab.audit.goodness",
+        "redraft.rollout",
+        "redraft.train.models",
+    },
+    "redraft.pytest_plugin": {"redraft.certify"},
     "redraft.lab.theory": set(),
     "redraft.lab.audit": {
         "redraft.result_files",
@@ -208,6 +216,7 @@ ONLY_IN = {
     "omegaconf": {"redraft.train"},
     "vllm": {"redraft.engines", "redraft.train", "redraft.verl_cpu"},
     "torch": {
+        "redraft.certify.transformers_policy",
         "redraft.lab.audit",
         "redraft.engines",
         "redraft.ops.workflow.pace",
@@ -219,6 +228,7 @@ ONLY_IN = {
         *ENTRANCES,
     },
     "transformers": {
+        "redraft.certify.transformers_policy",
         "redraft.lab.audit",
         "redraft.engines",
         "redraft.train",

@@ -96,6 +96,8 @@ def test_the_wheel_declares_what_the_project_does(wheel):
     assert light == {Requirement(text).name for text in PROJECT["dependencies"]}
     assert set(about.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
     assert about["Version"] == redraft.__version__
+    (entries,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    assert "[pytest11]\nredraft = redraft.pytest_plugin" in archive.read(entries).decode()
 
 
 def requirements(extra):
@@ -131,7 +133,8 @@ def test_the_table_of_extras_is_the_project_s():
 def test_every_module_of_others_that_is_imported_is_declared():
     light = {"pydantic", "pydantic_core", "rich", "typer", "yaml"}
     known = {*light, *sys.stdlib_module_names, *(module for modules in extras.EXTRAS.values() for module in modules)}
-    known |= {"redraft", "gguf"}  # the conversion installs gguf itself (envs/gguf.txt)
+    known |= {"redraft", "pytest"}  # which loads the plugin
+    known |= {"gguf"}  # the conversion installs gguf itself (envs/gguf.txt)
     for file in [*ROOT.glob("src/**/*.py"), *ROOT.glob("analysis/**/*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
@@ -146,6 +149,8 @@ def test_only_a_module_of_an_extra_is_the_user_s_to_install():
 
     assert text("scipy.stats", "compare", "a", "b") == "`redraft compare` needs scipy: pip install 'redraft[report]'"
     assert text("numpy", "predict", "x").endswith("'redraft[evaluate]'"), "all that it needs at once"
+    assert text("numpy", "certify", "x").endswith("'redraft[certify]'"), "none of the larger ones"
+    assert text("torch", "certify", "x").endswith("'redraft[evaluate]'")
     assert text("vllm", "evaluate", "x").endswith("'redraft[verl]'")
     assert text("mlflow", "stage", "track").endswith("'redraft[mlflow]'")
     assert text("redraft.nothing", "list") is None
@@ -294,6 +299,7 @@ def test_a_missing_extra_is_one_line_with_what_to_type(without_extras, folder):
         "agreement a b": "report",
         f"prompts {CELLS[0]}": "report",
         "predict x": "evaluate",
+        "certify mine:sampler --policy mine:policy --prompts x": "certify",
         "calibrate x.csv --model x --out y": "report",
         f"run {CELLS[0]}": "train",
         "recover": "train",

@@ -46,6 +46,7 @@ COMMANDS = {
     "replay": "redraft.cli.selfspec:replay",
     "predict": "redraft.cli.predict:predict",
     "audit": "redraft.cli.audit:audit",
+    "certify": "redraft.cli.certify:certify",
     "validate": "redraft.cli.cells:validate",
     "new": "redraft.cli.new:new",
     "schema": "redraft.cli.cells:schema",

@@ -40,8 +40,11 @@ EXTRAS = {
     "train": ("filelock", "safetensors", "snakemake", "snakemake_interface_logger_plugins", "verl"),
     "verl": ("hydra", "omegaconf", "ray", "transfer_queue", "vllm"),
     "mlflow": ("mlflow",),
+    "certify": (),
 }
 """Third-party modules by the extra that adds them (pyproject.toml); each of the first four includes the previous."""
+CERTIFY = ("httpx", "numpy", "scipy")
+"""Modules of the extra `certify`, which is enough for that command alone; larger extras have them too."""
 NEEDS = {
     "run": "train",
     "recover": "train",
@@ -61,6 +64,8 @@ def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> UserError |
         return None
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
     extra = max(extra, NEEDS.get(command, extra), key=names.index)
+    if command == "certify" and module in CERTIFY:
+        extra = command
     return UserError(f"`{f'redraft {command}'.strip()}` needs {module}: pip install 'redraft[{extra}]'")
 
 
