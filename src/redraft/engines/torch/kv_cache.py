@@ -183,27 +183,28 @@ def attention(
     Args:
         attention_mask: float (B, 1, T, S), added to a decoding pass's scores; None for prefill, which is causal.
     """
-    causal, queries = attention_mask is None, query.shape[2]
+    mask, queries = attention_mask, query.shape[2]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if query.dtype == torch.bfloat16:
-        if causal:
+        causal = mask is None
+        if mask is None:
             # Whole vectors of keys, since the softmax of a part of a vector is computed by other instructions.
             key, value = (pad(each, (0, 0, 0, -queries % GROWTH)) for each in (key, value))
-            attention_mask = torch.full((1, 1, queries, key.shape[2]), -torch.inf, dtype=query.dtype).triu_(1)
+            mask = torch.full((1, 1, queries, key.shape[2]), -torch.inf, dtype=query.dtype).triu_(1)
         blocks = []
         for first in range(0, queries, QUERIES_AT_ONCE):
             block = slice(first, first + QUERIES_AT_ONCE)
             seen = slice(block.stop if causal else None)
-            of_block = (query[:, :, block], key[:, :, seen], value[:, :, seen], attention_mask[:, :, block, seen])
-            blocks.append(_by_products(*of_block, scale))
+            attended = (key[:, :, seen], value[:, :, seen], mask[:, :, block, seen])
+            blocks.append(_by_products(query[:, :, block], *attended, scale))
         return torch.cat(blocks, dim=1), None
-    if causal or queries > MAX_QUERIES_BY_PRODUCTS:
+    if mask is None or queries > MAX_QUERIES_BY_PRODUCTS:
         grouped = query.shape[1] != key.shape[1]
         out = scaled_dot_product_attention(
-            query, key, value, attention_mask, is_causal=causal, scale=scaling, enable_gqa=grouped
+            query, key, value, mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
         )
         return out.transpose(1, 2), None
-    return _by_products(query, key, value, attention_mask, scale), None
+    return _by_products(query, key, value, mask, scale), None
 
 
 def _by_products(
