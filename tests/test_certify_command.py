@@ -118,7 +118,8 @@ def test_the_plugin_fails_a_test_with_the_certificate(mine):
     test = documented("python")[1]
     wrong = test.replace("sampler", "wrong").replace("test_my_rollout", "test_wrong")
     (mine / "test_mine.py").write_text(test + wrong)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "redraft.pytest_plugin", "-p", "no:cacheprovider"]
+    # Without `-p`: pytest loads the plugin since the package is installed.
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "1 failed, 1 passed" in result.stdout, result.stdout
     assert "FAILED temperature" in result.stdout
