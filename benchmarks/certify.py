@@ -350,7 +350,7 @@ def certificate(make: Callable[[Model, np.random.Generator], Sampling], seed: in
 
 
 def settings_of(name: str) -> dict[str, float]:
-    """What the certificate of a fault is told about temperatures."""
+    """Temperatures that the certificate of a fault gets."""
     return COLD if "temperature 0.8" in name else {}
 
 

@@ -129,6 +129,22 @@ def test_top_k_log_probs_are_enough(model):
         certificate(Sampling(model, rng()), only_top(model, 8), temperature=0.7)
 
 
+@pytest.mark.parametrize("total", [0.993, 1.007])
+def test_totals_that_are_1_but_for_rounding_fail_no_exact_sampler(model, total):
+    """Not normalised, a factor of each token would add up to a likelihood ratio of e^30."""
+
+    class Rounded:
+        end_tokens = model.end_tokens
+
+        def log_probs(self, prompts, responses):
+            return (Known(known.log_probs + np.log(total)) for known in model.log_probs(prompts, responses))
+
+    found, exact = (certificate(Sampling(model, rng()), policy) for policy in (Rounded(), model))
+    assert found.verdict is Verdict.PASSES, str(found)
+    p_values = [{each.test.name: each.test.p_value for each in one.results} for one in (found, exact)]
+    assert p_values[0] == pytest.approx(p_values[1])
+
+
 def test_another_temperature_is_tested_as_such(model):
     cold = Sampling(model, rng(), warp=tempered(0.7))
     assert certificate(cold, model, temperature=0.7, reported_temperature=1.0).verdict is Verdict.PASSES

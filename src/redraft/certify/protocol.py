@@ -111,7 +111,7 @@ def _problem(each: Sampled, max_tokens: int) -> str | None:
 
 
 def checked_known(known: Known, response: Sequence[int]) -> Known:
-    """The policy's log-probabilities of a response as float64, with `sampled`.
+    """The policy's log-probabilities of a response as float64, normalised, with `sampled`.
 
     Raises:
         UserError: if shapes, token ids or total probabilities are impossible.
@@ -129,6 +129,9 @@ def checked_known(known: Known, response: Sequence[int]) -> Known:
         raise UserError(
             f"the policy's probabilities at position {position} of a response do not sum to 1", value=totals[position]
         )
+    # By rounding a total may be 1.01, and thousands of such factors would be evidence against an exact sampler.
+    shift = np.log(totals if whole else np.maximum(totals, 1.0))
+    rows = rows - shift[:, None]
     if whole:
         if (chosen >= rows.shape[1]).any():
             raise UserError(
@@ -140,5 +143,5 @@ def checked_known(known: Known, response: Sequence[int]) -> Known:
         return Known(rows, None, rows[np.arange(len(chosen)), chosen])
     listed = np.where(known.tokens == chosen[:, None], rows, -np.inf).max(axis=1, initial=-np.inf)
     if known.sampled is not None:
-        listed = np.maximum(listed, np.asarray(known.sampled, dtype=np.float64))
+        listed = np.maximum(listed, np.asarray(known.sampled, dtype=np.float64) - shift)
     return Known(rows, np.asarray(known.tokens, dtype=np.int64), listed)

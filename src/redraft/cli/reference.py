@@ -81,31 +81,10 @@ def check(
     from redraft.analysis.reference.checking import compare
     from redraft.analysis.reference.published import REFERENCE, Published, inside
     from redraft.config import Experiments
-    from redraft.layout import REOPENED, Layout
+    from redraft.layout import Layout
 
     folder = folder.resolve()
-    if not folder.is_dir() or folder.parent.name != "results":
-        problem = "this is no folder of a preset's results" if folder.is_dir() else "there is no such folder"
-        hint = "`redraft report FOLDER` makes a report of published results"
-        raise UserError(problem, file=folder, allowed="a folder `results/PRESET`", hint=hint)
-    source = (reference or REFERENCE / folder.name).resolve()
-    if reference and not source.is_dir():
-        raise UserError("there is no such folder of published results", file=source, key="--reference", value=reference)
-    if source.name != folder.name or not any(source.glob("*.json")):
-        raise UserError(
-            "no results of this preset are published here",
-            file=source,
-            key="preset",
-            value=folder.name,
-            allowed=sorted({file.parent.name for file in source.parent.glob("*/*.json")}),
-            hint="`--reference FOLDER` names other published results",
-        )
-    if (folder / REOPENED).exists():
-        raise UserError(
-            "these are published results that were unpacked for a report; compare results of runs of your own",
-            file=folder,
-        )
-    published = Published.read(source)
+    published = Published.read(_source(folder, reference))
     with inside(folder.parents[1]):
         layout = Layout(folder.name)
         own = [paper for paper in Experiments().papers if layout.manifests(paper)]
@@ -128,6 +107,39 @@ def check(
             echo("nothing was compared: these results have no published run, and no published number")
     if any(each.differs for each in found):
         raise typer.Exit(1)
+
+
+def _source(folder: Path, reference: Path | None) -> Path:
+    """Folder of the published results that a folder of results is compared with.
+
+    Raises:
+        UserError: if either is no folder of such results.
+    """
+    from redraft.analysis.reference.published import REFERENCE
+    from redraft.layout import REOPENED
+
+    if not folder.is_dir() or folder.parent.name != "results":
+        problem = "this is no folder of a preset's results" if folder.is_dir() else "there is no such folder"
+        hint = "`redraft report FOLDER` makes a report of published results"
+        raise UserError(problem, file=folder, allowed="a folder `results/PRESET`", hint=hint)
+    source = (reference or REFERENCE / folder.name).resolve()
+    if reference and not source.is_dir():
+        raise UserError("there is no such folder of published results", file=source, key="--reference", value=reference)
+    if source.name != folder.name or not any(source.glob("*.json")):
+        raise UserError(
+            "no results of this preset are published here",
+            file=source,
+            key="preset",
+            value=folder.name,
+            allowed=sorted({file.parent.name for file in source.parent.glob("*/*.json")}),
+            hint="`--reference FOLDER` names other published results",
+        )
+    if (folder / REOPENED).exists():
+        raise UserError(
+            "these are published results that were unpacked for a report; compare results of runs of your own",
+            file=folder,
+        )
+    return source
 
 
 def _print(found: "Comparison", wide: bool) -> None:
