@@ -133,6 +133,24 @@ def test_an_unchanged_policy_accepts_its_own_tokens(rows, chunk, large, monkeypa
     assert np.exp(np.minimum(gaps, 0)).mean() > 0.998
 
 
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+def test_no_token_is_decoded_alone_in_bfloat16(tiny_model, monkeypatch, dtype):
+    """The product of one vector adds in another order than scoring does."""
+    engine = TorchEngine(models.load(tiny_model, dtype=dtype)[0], stops=(), max_length=20)
+    fed, passes = [], engine._hidden_after
+    monkeypatch.setattr(
+        engine, "_hidden_after", lambda tokens, *rest: [fed.append(tokens.numel()), passes(tokens, *rest)][1]
+    )
+
+    async def decode():
+        async with engine.session([2, 3]) as session:
+            return await session.decode(np.zeros(0, np.int32), 5, Inversion(np.full(5, 0.5)))
+
+    (found,) = engine.run(decode())
+    assert len(found.tokens) == len(found.log_probs) == 5
+    assert set(fed) == {2 if dtype == BF16 else 1}
+
+
 def test_policy_and_reference_are_rounded_alike(tiny_model):
     """Else the divergence would not start at 0, and the KL loss would pull to a rounding error."""
     learner = Learner(make_run(dtype="bfloat16"), models.load(tiny_model)[0], tiny_model, CPU, pad=0)
