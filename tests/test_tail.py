@@ -70,6 +70,7 @@ def test_the_engine_measures_the_last_runs_tail(model, monkeypatch):
     engine.run(*(decoding(engine, tokens) for tokens in (10, *[3] * 20)))
     assert engine.activity.seconds == {21: 3.0, 1: 7.0}
     assert engine.activity.tail_share == pytest.approx(0.7)
+    assert engine.activity.passes == 10
     engine.run(*(decoding(engine, 5) for _ in range(4)))
     assert engine.activity.tail_share == 0.0
 

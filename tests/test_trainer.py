@@ -207,6 +207,7 @@ KEYS = {
     "trained_age",
     "drift",
     "tail_share",
+    "decoding_passes",
 }
 
 
@@ -225,6 +226,8 @@ def test_each_step_leaves_a_record_and_its_rollouts(undisturbed):
         assert (frame["finish"] == "length").mean() == pytest.approx(record["truncated"])
         assert (record["updated"], record["training_step"]) == (True, record["step"] + 1)
         assert 0 <= record["tail_share"] <= 1
+        longest = int((lengths - frame["prefix_length"].fillna(0)).max())
+        assert longest <= record["decoding_passes"] <= record["tokens_decoded"]
         groups = frame["reward"].to_numpy().reshape(-1, GROUP)
         assert (groups.max(1) > groups.min(1)).mean() == pytest.approx(record["informative"])
         ages = record["step"] - np.concatenate(frame["sampled_at"].to_list())

@@ -82,6 +82,7 @@ STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     # Records count `without_correct` before a correct response is replayed from memory, and `informative` after it.
     "without_correct_after_reuse": lambda s: s["without_correct"] - s["replayed"],
     "all_correct": lambda s: 1 - s["informative"] - (s["without_correct"] - s["replayed"]),
+    "tokens_per_pass": lambda s: s["tokens_decoded"] / s["decoding_passes"].where(s["decoding_passes"] > 0),
     "plain_positions": plain_positions,
     "token_acceptance": token_acceptance,
     **{f"token_acceptance_from.{start}": token_acceptance_from(start) for start in BLOCK_STARTS},

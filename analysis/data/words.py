@@ -90,6 +90,8 @@ NAMES = {
         },
         full_reuse_ratio="share of drafts kept whole",
         first_reuse_step="first step with drafts",
+        decoding_passes="decoding passes",
+        tokens_per_pass="tokens per decoding pass",
         block_efficiency="tokens per block (τ)",
         token_acceptance="acceptance per token (α)",
         acceptance="share of proposals kept",

@@ -60,7 +60,8 @@ FIELDS = (
     *("epoch", "training_step", "updated"),
     *("rollouts", "rollouts_per_prompt", "tokens_decoded", "tokens_verified", "tokens_reused", "tokens_cached"),
     *("response_length", "truncated", "prefix_length", "prefix_share", "full_reuse_ratio", "token_age_epochs"),
-    *("tail_share", "reward", "fresh_reward", "grading_seconds", "informative", "without_correct", "replayed"),
+    *("tail_share", "decoding_passes", "reward", "fresh_reward", "grading_seconds"),
+    *("informative", "without_correct", "replayed"),
     *("trained_rollouts", "trained_reward", "trained_age", "entropy", "drift", "kl", "fresh_kl", "clip_fraction"),
     *("gradient_norm", "critic_loss", "critic_gradient_norm", "mean_weight", "effective_samples", "lenience"),
     *("log_prob_gap", "log_prob_gap_max"),
@@ -73,7 +74,7 @@ FIELDS = (
 """Numbers that a step's record, its diversity and its repeats may have, except the counts of schedules."""
 DERIVED = (
     *("rollout_seconds", "generation_seconds", "without_correct_after_reuse", "all_correct", "token_acceptance"),
-    "plain_positions",
+    *("plain_positions", "tokens_per_pass"),
     *(f"token_acceptance_from.{start}" for start in BLOCK_STARTS),
 )
 """Quantities of a step that are computed from several fields."""

@@ -217,6 +217,7 @@ class TorchEngine:
             return False
         active = self._decode()
         seconds = (now(self.device) - began) / len(active)
+        self.activity.passes += len(active)
         for count in active:
             self.activity.seconds[count] += seconds
         return True

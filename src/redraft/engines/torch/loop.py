@@ -124,9 +124,11 @@ class Activity:
 
     Attributes:
         seconds: time of all passes by the number of responses that decoded in them.
+        passes: number of passes.
     """
 
     seconds: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    passes: int = 0
 
     @property
     def tail_share(self) -> float | None:

@@ -42,7 +42,8 @@ class Decoding:
 
     def measured(self) -> Record:
         """Fields of a step's record about the engine's last rollout; see docs/metrics.md."""
-        return {"tail_share": self.engine.activity.tail_share}
+        activity = self.engine.activity
+        return {"tail_share": activity.tail_share, "decoding_passes": activity.passes}
 
     def adapt(self) -> None:
         """Learn from the engine's last rollout, which was one of training."""
