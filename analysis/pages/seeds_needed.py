@@ -62,7 +62,8 @@ def judged_claim(layout: Layout, experiments: Experiments, name: str) -> tuple[s
     """The paper and a judged claim, by its id or `paper/id`.
 
     Raises:
-        UserError: with similar names if no paper has such a claim; if more than one has it, or if it has no verdict at the preset yet.
+        UserError: with similar names if no paper has such a claim; if more than one has it, or if it has no verdict at
+            the preset yet.
     """
     paper, _, claim_id = name.rpartition("/")
     ids = {each: [claim.id for claim in experiments.claims(each).claims] for each in experiments.papers}
