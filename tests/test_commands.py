@@ -445,6 +445,46 @@ def test_every_command_with_json_prints_a_document_or_nothing_if_it_fails(folder
             assert not out or json.loads(out)["command"] == command
 
 
+NEEDED = {"show": CELLS[:1], "run": CELLS[:1], "compare": CELLS, "prompts": CELLS[:1]}
+NEEDED |= {"seeds": ["spec_rl"], "run-until": ["spec_rl"], "publish": ["spec_rl"]}
+"""Arguments without which a command with a preset does not start."""
+
+
+def test_every_command_names_the_presets_that_there_are(folder, mistake):
+    (folder / "results").mkdir()
+    (folder / "Snakefile").touch()
+    functions = {name: import_module((where := of.split(":"))[0]).__dict__[where[1]] for name, of in COMMANDS.items()}
+    having = [name for name, function in functions.items() if "preset" in signature(function).parameters]
+    assert {"list", "results", "share", "claims", "run", *NEEDED} <= set(having)
+    for name in having:
+        text = mistake(folder, name, *NEEDED.get(name, []), "--preset", "smkoe")
+        assert "no such preset key: preset value: 'smkoe' allowed: smoke" in text, name
+    every = "allowed: paper, smoke, smol, tiny, verl-smol, verl-tiny"
+    assert every in mistake(folder, "results", "--preset", "nope")
+    assert "`snakemake --config preset=smoke` makes it" in mistake(folder, "results", "--preset", "smoke")
+    # Results of a preset that this code lacks, such as those that were unpacked for a report.
+    (folder / "results/other").mkdir()
+    assert "there is no report yet" in mistake(folder, "results", "--preset", "other")
+
+
+def test_names_of_papers_and_claims_are_answered_with_similar_ones(folder, mistake):
+    (folder / "results").mkdir()
+    (folder / "Snakefile").touch()
+    for arguments in (["list"], ["validate"], ["claims"], ["run-until"], ["status"], ["publish"]):
+        assert "value: 'spec_lr' allowed: spec_rl, speed_rl" in mistake(folder, *arguments, "spec_lr"), arguments
+    papers = ", ".join(Experiments(ROOT).papers)
+    for name, allowed in (
+        ("nope", f"{papers}, the id of a claim in experiments/PAPER/claims.yaml"),
+        ("spec_lr", "spec_rl, speed_rl"),
+        ("spec_rl/qwertz", "the id of a claim in experiments/spec_rl/claims.yaml"),
+        ("qualty-kept", "quality-kept"),
+    ):
+        text = mistake(folder, "seeds", name)
+        assert "no such claim" in text
+        assert allowed in text
+    assert "no such paper key: claim value: 'spec_lr' allowed: spec_rl" in mistake(folder, "seeds", "spec_lr/x")
+
+
 @pytest.mark.parametrize("file", ["spec_rl/cells.yaml", "presets/tiny.yaml"])
 def test_a_damaged_declaration_leaves_a_document_or_nothing(folder, capsys, file):
     (folder / "results").mkdir()

@@ -765,7 +765,7 @@ def test_cells_that_are_not_there_are_named_with_neighbours_or_a_reason():
         experiments.cell("spec_rl/grpo-spec-0.5")
     with pytest.raises(UserError, match="no such paper(.|\n)*spec_rl"):
         experiments.cell("spek_rl/grpo-vanilla")
-    with pytest.raises(UserError, match=r"no such file(.|\n)*tiny"):
+    with pytest.raises(UserError, match=r"no such preset(.|\n)*tiny"):
         experiments.preset("tyny")
 
 

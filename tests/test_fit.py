@@ -175,11 +175,11 @@ def test_the_report_lists_them_as_left_out_and_does_not_count_them_as_missing():
         shown.__dict__["runs"] = Runs(runs, pd.DataFrame(), pd.DataFrame())
         return shown
 
-    missing, seeds = paper().missing[0], len(EXPERIMENTS.preset("paper").seeds)
+    missing, seeds = paper().missing.runs, len(EXPERIMENTS.preset("paper").seeds)
     record_left_out(Layout("paper"), dict.fromkeys([*LARGE, "spec_rl/other", "ar3po/dapo"], "too large"))
     assert paper().left_out == dict.fromkeys(paper().left_out, "too large")
     assert set(paper().left_out) == LARGE
-    assert paper().missing[0] == missing - seeds * len(LARGE)
+    assert paper().missing.runs == missing - seeds * len(LARGE)
     summary = {"papers": {}, "missing": {"runs": 0}, "left_out": paper().left_out}
     assert "does not fit: too large" in summary_text(summary, Layout("paper"))
 

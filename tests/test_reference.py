@@ -259,18 +259,30 @@ def test_published_results_are_checked_when_they_are_read(place, mistake):
     assert "no published results" in mistake(place, "report", "results/reference/smoke")
 
 
-def test_results_unpacked_for_a_report_are_not_checked_or_packed_with_responses(place, mistake):
+def test_results_unpacked_for_a_report_are_not_damaged_checked_or_packed_with_responses(
+    place, mistake, monkeypatch, capsys
+):
     main_ended(["report", "results/reference/smoke", "--output", "out"])
     found = mistake(place, "check", "out/results/smoke", "--reference", "results/reference/smoke")
     assert "unpacked for a report" in found
-    shutil.copytree("experiments", "out/experiments")
+    monkeypatch.chdir("out")
+    main_ended(["list", "spec_rl", "--preset", "smoke"])
+    states = {line.split()[0]: line.split(maxsplit=3)[3:] for line in capsys.readouterr().out.splitlines() if line}
+    assert re.fullmatch(r"\d unpacked", states["grpo-vanilla"][0].strip())
+    assert not any("damaged" in " ".join(state) for state in states.values())
+    main_ended(["status", "spec_rl", "--preset", "smoke"])
+    assert "damaged" not in capsys.readouterr().out
+    shutil.copytree(place / "experiments", "experiments")
     assert "in their archive" in mistake(place / "out", "share", "--preset", "smoke", "--full")
 
 
 def test_a_wrong_folder_of_published_results_is_named_with_the_presets_that_there_are(place, mistake):
-    text = mistake(place, "report", "results/reference")
-    assert "but in folders of it" in text
-    assert "smoke" in text
+    for folder in ("results/reference", "results/reference/smkoe"):  # above it, and beside it
+        text = mistake(place, "report", folder)
+        assert "there are no published results here" in text
+        assert f"allowed: {place / 'results/reference/smoke'}" in text
+    # Without the name, `results/tiny/collected` would be the missing file.
+    assert "no such paper" in mistake(place, "publish", "spec_lr", "--preset", "smoke")
     shutil.copytree("results/reference/smoke", "copy/other")
     assert "with the name of their preset" in mistake(place, "report", "copy/other")
     assert "no such folder" in mistake(place, "check", "results/smoke", "--reference", "nowhere/smoke")

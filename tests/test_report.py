@@ -289,21 +289,41 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     assert summary["missing"]["runs"] == 3 * len(wanted) - 2 * len(CELLS), "three seeds, of which two were run"
     assert summary["left_out"] == {LEFT_OUT: "too large"}
     assert f"Left out: {LEFT_OUT}: does not fit: too large." in first
-    missing, needed = summary["missing"]["runs"], summary["missing"]["needed"]
-    assert f"{needed - missing} of the {needed} runs needed for this paper are finished; the other {missing}" in first
+    runs, untrained = summary["missing"]["runs"], len(wanted) - len(CELLS)
+    assert f"Of the {len(wanted)} cells of this paper, 3 lack some seeds, {untrained} are not trained." in first
+    assert f"At this preset's 3 seeds a cell, {runs} runs are missing" in first
+
+
+def test_cells_with_more_seeds_than_the_preset_are_counted_with_these(campaign, tmp_path, monkeypatch):
+    """Published results have ten seeds of some cells, where the preset has three."""
+    shutil.copytree(campaign, folder := tmp_path / "copy")
+    monkeypatch.chdir(folder)
+    paper = Paper(Layout("tiny"), "spec_rl", Experiments())
+    seeds = {"grpo-vanilla": range(10), "grpo-spec-l0.5": range(1, 6), "grpo-spec-l0": range(4)}
+    frame = pd.DataFrame([{"cell": c, "seed": s, "seconds": 60.0} for c, own in seeds.items() for s in own])
+    paper.__dict__["runs"] = Runs(frame, pd.DataFrame(), pd.DataFrame())
+    missing = paper.missing
+    assert (missing.seeds, missing.incomplete) == ({4, 10}, 1), "seed 0 of the second cell is missing"
+    assert missing.untrained == missing.cells - 3
+    assert missing.runs == missing.minutes == 3 * missing.untrained + 1
+    monkeypatch.setattr(Paper, "missing", missing)
+    report_pages.report("tiny", ["spec_rl"])
+    text = (folder / "results/tiny/report/index.html").read_text()
+    assert f"2 are trained with 4 to 10 seeds each, 1 lacks some seeds, {missing.untrained} are not trained." in text
 
 
 def test_what_a_preset_cannot_run_is_not_missing(tmp_path):
     """The engine of verl-tiny has no self-speculation."""
     paper = Paper(Layout("verl-tiny", tmp_path), "efficient_rollout", Experiments(ROOT))
     paper.__dict__["runs"] = Runs(pd.DataFrame(columns=["cell", "seed", "seconds"]), pd.DataFrame(), pd.DataFrame())
-    runs, needed, minutes = paper.missing
+    missing = paper.missing
     grids = paper.experiments.grids(paper.name, beyond_paper=False)
     cells = [c for c in paper.experiments.cells(paper.name, grids) if c.model in paper.preset.models]
     plain_ones = [cell for cell in cells if cell.decoding.kind == "plain"]
-    assert runs == needed == len(plain_ones) * len(paper.preset.seeds)
+    assert missing.cells == missing.untrained == len(plain_ones)
+    assert missing.runs == len(plain_ones) * len(paper.preset.seeds)
     assert 0 < len(plain_ones) < len(cells)
-    assert math.isnan(minutes)
+    assert math.isnan(missing.minutes)
 
 
 def test_a_contradicted_headline_leads_to_the_experiments_that_explain_it(campaign, tmp_path, monkeypatch):

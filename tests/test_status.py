@@ -12,7 +12,7 @@ import pytest
 from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import hashes, write_json
-from redraft.layout import Layout
+from redraft.layout import REOPENED, Layout
 from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import EVALUATION, acquire, lease
 from redraft.ops.workflow.plan import Call, CampaignPlan
@@ -83,6 +83,24 @@ def test_a_run_is_trained_and_then_done(layout, folder):
     assert run_status(layout, RUN).state == "done"
     edited(folder / "manifest.json", seconds=1.0)
     assert run_status(layout, RUN).state == "trained", "it was trained again, and will be evaluated again"
+
+
+def test_an_unpacked_run_is_complete_without_its_training_files(layout, folder):
+    with lease(folder, FINGERPRINT):
+        trained(folder, RUN)
+    grade(folder, 0, RUN.steps)
+    for file in folder.rglob("*"):
+        if file.is_file() and file.name not in ("manifest.json", "scores.json"):
+            file.unlink()
+    assert run_status(layout, RUN).state == "damaged", "no published results were unpacked here"
+    (layout.folder / REOPENED).touch()
+    found = run_status(layout, RUN)
+    assert (found.state, found.step, found.detail) == ("unpacked", RUN.steps, ())
+    assert "unpacked" not in status_text([found]).partition("\n")[2], "it needs no line of its own"
+    edited(folder / "manifest.json", sha256={"steps.jsonl": "1"})
+    assert run_status(layout, RUN).state == "damaged", "the hashes of rollouts and policies are gone"
+    edited(folder / "manifest.json", fingerprint="another")
+    assert run_status(layout, RUN).state == "outdated"
 
 
 def shortened(folder):

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import redraft
-from redraft import layout
+from redraft import layout, provenance
 from redraft.cli import app, extras
 from redraft.config import Experiments
 from redraft.errors import UserError
@@ -47,6 +48,11 @@ def tracked():
     return [name for name in names.split("\0") if name and os.path.lexists(ROOT / name)]
 
 
+def commit(folder):
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel of a copy of the tracked files, with files beside them that git ignores."""
@@ -54,6 +60,7 @@ def wheel(tmp_path_factory):
     for name in tracked():
         (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, folder / "copy" / name, follow_symlinks=False)
+    commit(folder / "copy")
     ignored = (
         "experiments/own/cells.yaml",
         "experiments/own/reported/table01.csv",
@@ -85,6 +92,28 @@ def test_the_wheel_has_every_tracked_file_that_ships_and_no_other(wheel):
     found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert found == {name for each in tracked() if (name := installed_name(each))}
     assert {"redraft/py.typed", "redraft/analysis/templates/index.html.j2", "redraft/project/Snakefile"} <= found
+
+
+def test_the_wheel_knows_the_commit_of_the_checkout_that_it_was_built_in(wheel, monkeypatch, tmp_path):
+    """Also whether the checkout was changed; a download that is inside of another repository has no commit of it."""
+    checkout = wheel.parent / "copy"
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
+    name = "redraft/archive_commit.txt"
+    built = zipfile.ZipFile(wheel).read(name).decode()
+    assert built == head.stdout
+    found = runpy.run_path(str(checkout / "setup.py"))["commit"]
+    (checkout / "README.md").write_text("no code")
+    assert f"{found()}\n" == built
+    (checkout / "experiments/new.yaml").touch()
+    assert f"{found()}\n" == built.replace("\n", " modified\n")
+    shutil.copy(checkout / "setup.py", checkout / "docs")
+    assert runpy.run_path(str(checkout / "docs/setup.py"))["commit"]() == ""
+    (tmp_path / name).parent.mkdir()
+    monkeypatch.setattr(provenance, "__file__", str((tmp_path / name).with_name("provenance.py")))
+    monkeypatch.setattr(provenance, "code_root", lambda: tmp_path)
+    for text, modified in ((built, None), (f"{found()}\n", True)):
+        (tmp_path / name).write_text(text)
+        assert provenance.git_state() == {"commit": head.stdout.strip(), "modified": modified}
 
 
 def test_the_wheel_declares_what_the_project_does(wheel):
@@ -188,11 +217,8 @@ print(json.dumps(ends))
 def unpacked(wheel, tmp_path_factory):
     """Folder with the wheel's packages, inside of another repository, as an environment may be."""
     folder = tmp_path_factory.mktemp("repository")
-    for command in (
-        ["init", "-q"],
-        ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x", "--allow-empty"],
-    ):
-        subprocess.run(["git", *command], cwd=folder, check=True)
+    (folder / "file").touch()
+    commit(folder)
     zipfile.ZipFile(wheel).extractall(folder / "packages")
     return folder / "packages"
 

@@ -31,6 +31,27 @@ from redraft.result_files import OBJECT, check_derived, check_own_hash, read_der
 
 
 @dataclass(frozen=True)
+class MissingRuns:
+    """How much of a paper's own grids is not finished.
+
+    Attributes:
+        cells: number of cells.
+        untrained: number of those without a finished run.
+        incomplete: number of those of which only some of the preset's seeds are finished.
+        seeds: numbers of finished seeds that the other cells have.
+        runs: number of missing runs.
+        minutes: estimated time of these runs by the median time of finished ones; NaN if none is finished.
+    """
+
+    cells: int
+    untrained: int
+    incomplete: int
+    seeds: frozenset[int]
+    runs: int
+    minutes: float
+
+
+@dataclass(frozen=True)
 class Paper:
     """Results and declarations of a paper for the templates."""
 
@@ -237,11 +258,10 @@ class Paper:
         return {c: reason for c, reason in left_out.items() if c.startswith(f"{self.name}/") and c not in done}
 
     @property
-    def missing(self) -> tuple[int, int, float]:
-        """Number of unfinished runs of the paper's own grids, of all of them, and estimated minutes of the former.
+    def missing(self) -> MissingRuns:
+        """Cells of the paper's own grids by what is finished of them, and the runs that are missing.
 
-        The estimate uses the median time of finished runs; it is NaN if none is finished. Runs that the preset does not
-        support, and those of `left_out`, do not count.
+        Runs that the preset does not support, and those of `left_out`, do not count.
         """
         experiments, preset = self.experiments, self.preset
         cells = experiments.cells(self.name, experiments.grids(self.name, beyond_paper=False))
@@ -253,11 +273,20 @@ class Paper:
             and cell.id not in self.left_out
             and not experiments.run(cell.id, preset.seeds[0], preset.name).unsupported
         ]
-        done = {(str(run.cell), int(run.seed)) for run in self.runs.runs.itertuples()}
-        wanted = [(cell.name, seed) for cell in possible for seed in experiments.seeds(cell, preset)]
-        # Of the wanted runs, not a difference of counts: finished runs may have other seeds or cells.
-        left = sum(run not in done for run in wanted)
-        return left, len(wanted), left * float(self.runs.runs["seconds"].median()) / 60 if done else math.nan
+        done: dict[str, set[int]] = {}
+        for run in self.runs.runs.itertuples():
+            done.setdefault(str(run.cell), set()).add(int(run.seed))
+        # Seed by seed, not a difference of counts: finished runs may have other seeds or cells.
+        left = {cell.name: len({*experiments.seeds(cell, preset)} - done.get(cell.name, set())) for cell in possible}
+        started = [cell for cell in left if cell in done]
+        return MissingRuns(
+            cells=len(left),
+            untrained=len(left) - len(started),
+            incomplete=sum(left[cell] > 0 for cell in started),
+            seeds=frozenset(len(done[cell]) for cell in started if not left[cell]),
+            runs=sum(left.values()),
+            minutes=sum(left.values()) * float(self.runs.runs["seconds"].median()) / 60 if done else math.nan,
+        )
 
     def _fragment(self, file: Path) -> str:
         """A rendered fragment with links relative to the pages' folder."""

@@ -117,20 +117,27 @@ def training_time(minutes: float, engine: Engine) -> str:
 
 
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
-    """Missing runs of the papers: their number, that of all runs, estimated time (empty if unknown) and the command.
+    """Untrained cells and missing runs of the papers, the estimated time (empty if unknown), and the command.
 
     User-defined cells do not count.
     """
     papers = [paper for paper in papers if paper.name not in paper.experiments.own_papers]
-    missing = [paper.missing for paper in papers]
-    minutes = sum(minutes for runs, _, minutes in missing if runs)
-    unfinished = ",".join(paper.name for paper, (runs, *_) in zip(papers, missing, strict=True) if runs)
-    command = f"snakemake reproduction --config preset={preset} papers={unfinished}"
+    missing = {paper.name: paper.missing for paper in papers}
+    minutes = sum(each.minutes for each in missing.values() if each.runs)
+    unfinished = ",".join(name for name, each in missing.items() if each.runs)
+    seeds = sorted({number for each in missing.values() for number in each.seeds})
+    cells, untrained, incomplete, runs = (
+        sum(getattr(each, name) for each in missing.values()) for name in ("cells", "untrained", "incomplete", "runs")
+    )
     return {
-        "runs": sum(runs for runs, *_ in missing),
-        "needed": sum(needed for _, needed, _ in missing),
+        "cells": cells,
+        "trained": cells - untrained - incomplete,
+        "seeds": [seeds[0], seeds[-1]] if seeds else [],
+        "incomplete": incomplete,
+        "untrained": untrained,
+        "runs": runs,
         "time": training_time(minutes, papers[0].preset.engine) if papers else "",
-        "command": command,
+        "command": f"snakemake reproduction --config preset={preset} papers={unfinished}",
     }
 
 

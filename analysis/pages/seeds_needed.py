@@ -11,6 +11,7 @@ from redraft.analysis.data.words import with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, size_text
 from redraft.config import Experiments, Preset
 from redraft.config.base import near
+from redraft.config.read import check_known
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.result_files import read_with_hash
@@ -61,16 +62,23 @@ def judged_claim(layout: Layout, experiments: Experiments, name: str) -> tuple[s
     """The paper and a judged claim, by its id or `paper/id`.
 
     Raises:
-        UserError: if no paper, or more than one, has such a claim, or if it has no verdict at the preset yet.
+        UserError: with similar names if no paper has such a claim; if more than one has it, or if it has no verdict at
+            the preset yet.
     """
     paper, _, claim_id = name.rpartition("/")
     ids = {each: [claim.id for claim in experiments.claims(each).claims] for each in experiments.papers}
-    if paper and paper not in ids:
-        raise UserError("no such paper", key="claim", value=name, allowed=list(ids))
+    if paper:
+        check_known([paper], ids, "no such paper", key="claim")
     having = [each for each in ([paper] if paper else ids) if claim_id in ids[each]]
     if not having:
-        known = [claim for each in ([paper] if paper else ids) for claim in ids[each]]
-        raise UserError("no such claim", key="claim", value=name, allowed=near(claim_id, known))
+        known = ids[paper] if paper else [*ids, *(claim for claims in ids.values() for claim in claims)]
+        # All of a hundred claims help no one.
+        similar = near(claim_id, known)
+        files = f"the id of a claim in experiments/{paper or 'PAPER'}/claims.yaml"
+        allowed = similar if similar != known else [*([] if paper else ids), files]
+        raise UserError(
+            "no such claim" if paper else "no such claim or paper", key="claim", value=name, allowed=allowed
+        )
     if len(having) > 1:
         raise UserError(
             "several papers have this claim", key="claim", value=name, allowed=[f"{p}/{claim_id}" for p in having]

@@ -70,13 +70,15 @@ class Published:
         layout = Layout(folder.name, folder.parent)
         files = sorted(file for file in folder.glob("*.json") if file.name != COLUMNS)
         if not files:
-            presets = sorted({file.parent.name for file in folder.glob("*/*.json")})
+            # In this folder, or beside it.
+            found = [folder / name for name in published_presets(folder)] or [
+                folder.with_name(name) for name in published_presets(folder.parent)
+            ]
             raise UserError(
-                "there are no published results here" + (", but in folders of it" if presets else ""),
+                "there are no published results here",
                 file=folder,
-                key="preset" if presets else None,
-                allowed=presets or None,
-                hint="" if presets else "`redraft publish PAPER` packs a campaign",
+                allowed=map(str, found),
+                hint="" if found else "`redraft publish PAPER` packs a campaign",
             )
         records = {}
         for file in files:
@@ -101,6 +103,11 @@ class Published:
             check_listed((each.relative_to(folder).as_posix() for each in needed), record["sha256"], file)
             records[file.stem] = record
         return cls(layout, records)
+
+
+def published_presets(root: Path) -> list[str]:
+    """Presets whose results are published in folders of `root`."""
+    return sorted({file.parents[1].name for file in root.glob("*/runs/*.zip")})
 
 
 NEEDED = ("collected.json", "runs.parquet", "steps.parquet", "scores.parquet", "measured.json", "measured.parquet")

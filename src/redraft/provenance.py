@@ -165,7 +165,7 @@ def lock() -> Path:
 def git_state() -> dict[str, Any]:
     """Commit of this code, and whether files of the checkout differ from it; None for what is not known.
 
-    Outside a checkout only the commit of a download of a commit is known.
+    Outside a checkout only the commit of a download, or of the checkout that a wheel was built in, is known.
     For a frozen copy these are the values of its checkout, and `code` is the hash of the copy.
     """
     if (file := code_root() / FROZEN).exists():
@@ -184,9 +184,12 @@ def git_state() -> dict[str, Any]:
     top, root = git("rev-parse", "--show-toplevel"), Path(__file__).resolve().parents[2]
     tracked = git("ls-files", "--error-unmatch", Path(__file__).name) is not None
     if not top or Path(top).resolve() != root or not tracked:
-        # In a download of a commit git has replaced the file's content by the commit; elsewhere it is a pattern.
+        # Git writes the commit into a download of it, and setup.py into a wheel; elsewhere the file has a pattern.
         archived = (Path(__file__).parent / "archive_commit.txt").read_text(encoding="utf-8").strip()
-        return {"commit": archived if re.fullmatch("[0-9a-f]{40}", archived) else None, "modified": None}
+        if not (found := re.fullmatch("([0-9a-f]{40})( modified)?", archived)):
+            return {"commit": None, "modified": None}
+        # Whether an unchanged copy was edited later is not known.
+        return {"commit": found[1], "modified": True if found[2] else None}
     # Untracked files count in folders of code and experiments only; a log file elsewhere is no modification.
     changes = git("status", "--porcelain", "--", *(f":/{part}" for part in ("src", "experiments", "workflows")))
     return {"commit": git("rev-parse", "HEAD"), "modified": None if changes is None else bool(changes)}

@@ -27,6 +27,16 @@ def _register_cells(file: str | None) -> None:
         own.cells_file()
 
 
+def _known_preset(name: str) -> str:
+    """The name of a preset, which has a file or, where results were unpacked, only a folder of results."""
+    from redraft.config import Experiments
+    from redraft.layout import Layout
+
+    if not Layout(name).folder.is_dir():
+        Experiments().check_preset(name)
+    return name
+
+
 Cell = Annotated[
     str,
     typer.Argument(
@@ -47,7 +57,7 @@ Cells = Annotated[
 Changes = Annotated[
     list[str], typer.Option("--set", help="key=value: make a variant of the cell, such as trainer.group_size=16.")
 ]
-Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.")]
+Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.", callback=_known_preset)]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the same content as one JSON document (docs/cli.md).")]
 Wide = Annotated[bool, typer.Option("--wide", help="All columns, one line per row, of any width.")]

@@ -37,7 +37,7 @@ def status(
     Without a target and a grid: the runs of a bare `snakemake`. Outdated are the runs that Snakemake would train again.
     """
     from redraft.config import Experiments
-    from redraft.layout import REOPENED, Layout, require
+    from redraft.layout import Layout, require
     from redraft.ops.workflow import status as statuses
 
     require("results")
@@ -55,8 +55,6 @@ def status(
     # After the output, so that one damaged run hides no other; the exit code says it.
     if damaged := [f"{run.cell} seed {run.seed}" for run in runs if run.state == "damaged"]:
         hint = "see its error above; `redraft run` makes a run again once its folder is removed"
-        if (layout.folder / REOPENED).exists():
-            hint = "these are published results, unpacked for a report: their runs lack rollouts and generations"
         raise UserError("files of these runs are damaged", key="run", value=", ".join(damaged), hint=hint)
 
 

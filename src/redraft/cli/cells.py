@@ -85,7 +85,9 @@ def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", l
     done = [seed for seed in seeds if states[seed] == "done"]
     counts = Counter(states[seed] for seed in seeds if seed not in done)
     others = [f"{counts[state]} {state}" for state in STATES if counts[state] and state != "waiting"]
-    state = ", ".join([f"{len(done)}/{len({*experiments.seeds(cell, preset), *done})} done", *others])
+    if done or not counts["unpacked"]:
+        others.insert(0, f"{len(done)}/{len({*experiments.seeds(cell, preset), *done})} done")
+    state = ", ".join(others)
     return {
         "paper": cell.paper,
         "cell": cell.id,

@@ -33,9 +33,11 @@ def publish(
     from redraft.analysis.reference.packing import publish as pack
     from redraft.analysis.reference.page import require_marks, write_page, write_summary
     from redraft.analysis.reference.published import REFERENCE
+    from redraft.config import Experiments
     from redraft.layout import Layout, require
 
     require("results")
+    Experiments().cell_file(paper)  # before files of a paper that there is not
     pages = (REFERENCE.parent / "README.md", Path("README.md"))
     for page in pages:
         require_marks(page)
@@ -115,12 +117,12 @@ def _source(folder: Path, reference: Path | None) -> Path:
     Raises:
         UserError: if either is no folder of such results.
     """
-    from redraft.analysis.reference.published import REFERENCE
+    from redraft.analysis.reference.published import REFERENCE, published_presets
     from redraft.layout import REOPENED
 
     if not folder.is_dir() or folder.parent.name != "results":
         problem = "this is no folder of a preset's results" if folder.is_dir() else "there is no such folder"
-        hint = "`redraft report FOLDER` makes a report of published results"
+        hint = "`snakemake --config preset=PRESET` makes it; `redraft report FOLDER` shows published results"
         raise UserError(problem, file=folder, allowed="a folder `results/PRESET`", hint=hint)
     source = (reference or REFERENCE / folder.name).resolve()
     if reference and not source.is_dir():
@@ -131,7 +133,7 @@ def _source(folder: Path, reference: Path | None) -> Path:
             file=source,
             key="preset",
             value=folder.name,
-            allowed=sorted({file.parent.name for file in source.parent.glob("*/*.json")}),
+            allowed=published_presets(source.parent),
             hint="`--reference FOLDER` names other published results",
         )
     if (folder / REOPENED).exists():

@@ -91,8 +91,7 @@ def _check(paper: str, target: str, every: bool, snakemake: str, experiments: "E
     """The further options of Snakemake; a UserError for a request that cannot be met."""
     if target not in TARGETS:
         raise UserError("no such target", key="--target", value=target, allowed=TARGETS[1:])
-    if paper not in experiments.papers:
-        raise UserError("no such paper", key="paper", value=paper, allowed=experiments.papers)
+    experiments.cell_file(paper)
     if not any(claim.primary or every for claim in experiments.claims(paper).claims):
         raise UserError("this paper has no primary claims", key="paper", value=paper, hint="`--all` takes all claims")
     try:

@@ -42,6 +42,7 @@ class Experiments(PaperFiles):
     @cache  # noqa: B019
     def preset(self, name: str, protocol: str = "") -> Preset:
         """Preset with the benchmarks of its protocol, or of another one (`Preset.protocol_of`)."""
+        self.check_preset(name)
         file = self._preset(name)
         preset = parse(Preset, self._with_base(read_yaml(file), file), file)
         # Jobs and paths of results have the name, and find the preset by it.
@@ -57,6 +58,10 @@ class Experiments(PaperFiles):
             return preset
         # Without validation, which rejects benchmarks next to a protocol.
         return preset.model_copy(update={"benchmarks": self.protocol(protocol or preset.protocol, file)})
+
+    def check_preset(self, name: str) -> None:
+        """Raise a UserError, with similar names or those of all presets, if there is no such preset."""
+        check_known([name], self._presets, "no such preset", self._preset("*").parent, "preset")
 
     def _with_base(self, content: Any, file: Path) -> Any:
         """Content of a preset, with that of its base below it; a UserError for a base that is unknown or has a base."""
@@ -154,7 +159,7 @@ class Experiments(PaperFiles):
         """Parsed `cells.yaml` of a paper."""
         file = self.cells_of(paper)
         if not file.exists():
-            raise UserError("no such paper", file=self.folder, key="paper", value=paper, allowed=self.papers)
+            check_known([paper], self.papers, "no such paper", self.folder, "paper")
         if not re.fullmatch(PAPER, paper):
             raise UserError(
                 "the name of the paper's folder is invalid in paths and rules",

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from redraft.config.base import near
 from redraft.errors import UserError
 
 M = TypeVar("M", bound=BaseModel)
@@ -269,10 +270,10 @@ def resolved(schema: dict, node: dict) -> dict:
 def check_known(
     names: Iterable[str], known: Collection[str], message: str, file: Path | None = None, key: str | None = None
 ) -> None:
-    """Raise a UserError for the first name that is not known."""
+    """Raise a UserError with similar names, or all known ones, for the first name that is not known."""
     for name in names:
         if name not in known:
-            raise UserError(message, file=file, key=key, value=shown(name), allowed=known)
+            raise UserError(message, file=file, key=key, value=shown(name), allowed=near(name, known))
 
 
 def read_yaml(file: Path) -> Any:

@@ -11,23 +11,34 @@ from redraft.cli.terminal import filled, table
 from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import hashes, sha256
-from redraft.layout import Layout
+from redraft.layout import REOPENED, Layout
 from redraft.ops.locking.entries import Entry, history
 from redraft.ops.locking.lease import EVALUATION
 from redraft.ops.workflow.plan import target_cells, target_grids
 from redraft.ops.workflow.reruns import files_to_make
 from redraft.provenance import local_content
-from redraft.result_files import check_records, check_run, finished_steps, read_left_out, read_manifest, read_record
+from redraft.result_files import (
+    check_manifest,
+    check_records,
+    check_run,
+    finished_steps,
+    read_left_out,
+    read_manifest,
+    read_record,
+)
 
 Target = Mapping[str, list[str] | None]
 """Papers of a status, each with the names of its grids or None for all grids."""
 TARGETS = ("reproduction", "extras")
 """Targets of Snakemake that include further grids of all papers of a preset."""
 
-State = Literal["done", "trained", "running", "failed", "damaged", "outdated", "waiting"]
-STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "damaged", "outdated", "waiting")
-"""States in the order of the counts. `trained`: not evaluated yet, or to be evaluated again; `damaged`: a file is not
-what was recorded; `outdated`: of another configuration or other files, so that the workflow trains it again."""
+State = Literal["done", "unpacked", "trained", "running", "failed", "damaged", "outdated", "waiting"]
+STATES: tuple[State, ...] = ("done", "unpacked", "trained", "running", "failed", "damaged", "outdated", "waiting")
+"""States in the order of the counts. `unpacked`: a published run, finished elsewhere, of which only the manifest and
+the scores are here; `trained`: not evaluated yet, or to be evaluated again; `damaged`: a file is not what was recorded;
+`outdated`: of another configuration or other files, so that the workflow trains it again."""
+SETTLED: frozenset[State] = frozenset({"done", "unpacked", "waiting"})
+"""States that need no line of their own."""
 LAST_LINES = 5
 """Number of lines shown of a failed run's log."""
 TAIL_BYTES = 20_000
@@ -155,7 +166,7 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
     folder = layout.run(cell, run.seed)
     owner = _last_owner(folder)
     state, error = _state(layout, run, owner)
-    step = 0 if state == "outdated" else finished_steps(folder)
+    step = 0 if state == "outdated" else run.steps if state == "unpacked" else finished_steps(folder)
     running = owner is not None and state == "running"
     return RunStatus(
         cell,
@@ -202,6 +213,9 @@ def _finished_state(layout: Layout, run: Run, folder: Path) -> State:
     manifest = read_manifest(folder / "manifest.json", "fingerprint", "sha256")
     if manifest["fingerprint"] != run_fingerprint(run):
         return "outdated"
+    if (layout.folder / REOPENED).exists() and not (folder / "steps.jsonl").exists():
+        check_manifest(folder, manifest, run.steps)
+        return "unpacked"
     graded = (folder / "scores.json").exists() and not _trained_since(folder)
     if graded:
         check_run(folder, run.steps)
@@ -280,7 +294,7 @@ def status_text(
     """
     counts = Counter(run.state for run in runs)
     first = f"{len(runs)} runs: " + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-    shown = [run for run in runs if every or run.state not in {"done", "waiting"}]
+    shown = [run for run in runs if every or run.state not in SETTLED]
     parts = [(first if runs else "0 runs") + (f"\n{filled(others_text(others))}" if others else "")]
     if shown:
         header = ["run", "state", "step", "owner", "heart-beat"]
