@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.certify import END, Model, Sampling, tempered, top_p
-from redraft.certify import Verdict, certify
+from redraft.certify import Sampled, Verdict, certify
 from redraft.certify.server import Server, ServerPolicy, ServerSampler
 from redraft.cli.app import main
 from redraft.errors import UserError
@@ -129,7 +129,7 @@ def test_the_plugin_fails_a_test_with_the_certificate(mine):
 class Completions(BaseHTTPRequestHandler):
     """Completions as vLLM answers them, by a model of numpy."""
 
-    model, change, sampler = Model(0), staticmethod(lambda answer: answer), None
+    change, sampler = staticmethod(lambda answer: answer), None
 
     def do_GET(self):
         self.answer({"data": [{"id": "tiny"}]})
@@ -138,7 +138,12 @@ class Completions(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         prompt, count = request["prompt"], request.get("n", 1)
         with LOCK:
-            (sampled,) = type(self).sampler([prompt], count, request["max_tokens"])
+            model = getattr(type(self).sampler, "model", Model(0))
+            if request.get("temperature") == 0:
+                best = next(model.log_probs([prompt], [[1]])).log_probs[0]
+                sampled = [Sampled([int(best.argmax())], [float(best.max())])]
+            else:
+                (sampled,) = type(self).sampler([prompt], count, request["max_tokens"])
         choices = [
             {
                 "token_ids": list(each.tokens),
@@ -148,8 +153,8 @@ class Completions(BaseHTTPRequestHandler):
             }
             for each in sampled
         ]
-        if top := request.get("prompt_logprobs"):
-            known = next(self.model.log_probs([prompt[:2]], [prompt[2:]])).log_probs
+        if (top := request.get("prompt_logprobs")) is not None:
+            known = next(model.log_probs([prompt[:2]], [prompt[2:]])).log_probs
             choices[0]["prompt_logprobs"] = [None, None, *map(listed, known, prompt[2:], [top] * len(known))]
         self.answer(type(self).change({"choices": choices}))
 
@@ -225,7 +230,8 @@ def test_the_policy_of_a_server_is_the_model_s(monkeypatch):
     [
         (lambda a: {"choices": [c | {"token_ids": None} for c in a["choices"]]}, "returns no token ids"),
         (lambda a: {"choices": [c | {"prompt_token_ids": [1]} for c in a["choices"]]}, "changed the prompt"),
-        (lambda a: {"choices": a["choices"][:-1]}, "another number of samples"),
+        (lambda a: {"choices": [*a["choices"], *a["choices"]]}, "another number of samples"),
+        (lambda a: {"choices": []}, "answers without a choice"),
         (lambda a: {"status": 500}, "status 500"),
     ],
 )
