@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -250,6 +251,75 @@ def test_a_server_without_prompt_log_probs_or_the_model_is_one_error():
             Server(url, "large")
     with pytest.raises(UserError, match="does not answer"):
         Server(url)
+
+
+class Updated:
+    """An exact sampler whose model gets other weights after some requests, as a server that is trained."""
+
+    def __init__(self, requests):
+        self.requests, self.served, self.sampling = requests, 0, Sampling(Model(0), rng())
+
+    @property
+    def model(self):
+        return self.sampling.model
+
+    def __call__(self, *arguments):
+        self.served += 1
+        if self.served == self.requests:
+            self.sampling.model = Model(0).drifted(0.3)
+        return self.sampling(*arguments)
+
+
+@pytest.mark.parametrize(("requests", "when"), [(4, "in call 1"), (12, "in call 2")])
+def test_a_server_whose_model_changes_in_the_middle_is_an_error(requests, when):
+    with serving(Updated(requests)) as url, pytest.raises(UserError, match=f"the sampler changed {when}"):
+        certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=4, max_tokens=8)
+    with serving(Updated(99)) as url:
+        found = certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=4, max_tokens=8, resolution=0.9)
+    assert found.verdict is Verdict.PASSES
+    assert "stayed the same: the sampler, the policy (3 checks)" in str(found)
+
+
+@pytest.mark.parametrize("key", ["model", "system_fingerprint"])
+def test_a_server_that_says_that_it_is_another_one_is_an_error(key):
+    answers = iter(["tiny"] * 12 + ["other"] * 99)
+    changed = lambda answer: answer if "data" in answer else answer | {key: next(answers)}  # noqa: E731
+    with serving(Sampling(Model(0), rng()), changed) as url, pytest.raises(UserError, match="server changed") as error:
+        certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=2, max_tokens=4)
+    assert (error.value.key, error.value.value, error.value.allowed) == (key, "other", "tiny")
+
+
+def test_a_server_that_stops_or_hangs_is_an_error(monkeypatch):
+    monkeypatch.setattr("redraft.certify.server.SECONDS", 0.3)
+    answers = iter(range(99))
+    for fault in (lambda: time.sleep(1), lambda: {"status": 503}):
+        changed = lambda answer: answer if next(answers) % 33 < 12 else fault() or answer  # noqa: B023, E731
+        with (
+            serving(Sampling(Model(0), rng()), changed) as url,
+            pytest.raises(UserError, match="server (does not )?answer"),
+        ):
+            certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=2, max_tokens=4)
+
+
+def test_a_server_whose_log_probs_are_of_other_tokens_fails():
+    def shifted(answer):
+        for choice in answer.get("choices", []):
+            values = (choice["logprobs"] or {}).get("token_logprobs") or []
+            values[:] = values[1:] + values[:1]
+        return answer
+
+    with serving(Sampling(Model(0), rng()), shifted) as url:
+        found = certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=8, max_tokens=8)
+    assert [test.name for test in found.failures] == ["reported log-probabilities"]
+
+
+def test_the_probe_takes_what_a_server_gives():
+    with serving(Sampling(Model(0), rng())) as url:
+        assert len(ServerSampler(Server(url)).probe(PROMPTS)) == sum(len(prompt) - 1 for prompt in PROMPTS)
+    without = lambda answer: {"choices": [c | {"prompt_logprobs": None} for c in answer["choices"]]}  # noqa: E731
+    changed = lambda answer: answer if "data" in answer else without(answer)  # noqa: E731
+    with serving(Sampling(Model(0), rng()), changed) as url:
+        assert len(ServerSampler(Server(url)).probe(PROMPTS)) == len(PROMPTS)
 
 
 def test_transformers_and_the_engine_are_certified(tiny_model):
