@@ -13,6 +13,7 @@ from benchmarks.certify import DRIFT, END, FAULTS, VOCABULARY, Model, Sampling, 
 from redraft.certify import Known, Sampled, Verdict, certify
 from redraft.certify.certificate import holm
 from redraft.certify.positions import Response, positions
+from redraft.certify.reuse import ERRORS, factors, ratios
 from redraft.certify.statistics import Test as Family
 from redraft.certify.statistics import count_p_values
 from redraft.errors import UserError
@@ -41,8 +42,9 @@ def test_exact_samplers_pass_and_say_what_they_would_have_found(model):
         assert "level 0.0001" in str(found)
         sizes = {each.error: each.size for each in found.power}
         assert 0.02 < sizes["relative error of the temperature"] < 0.1
-        assert len(sizes) == 4
-        assert all(size is not None for size in sizes.values())
+        assert 0.2 <= sizes["share of responses with drafts of drafts, lenience 1.6"] <= 1
+        assert len(sizes) == 4 + len(ERRORS)
+        assert "stayed the same: the policy, drafts (3 checks)" in str(found)
     content = json.loads(json.dumps(found.as_dict()))
     assert content["verdict"] == "passes"
     assert {"p_value", "corrected", "failed", "finding", "name", "meaning"} == content["results"][0].keys()
@@ -52,6 +54,7 @@ NAMED = {
     "rows transposed (shape bug)": "temperature",
     "two prompts swapped": "prompts",
     "residual missing": "nearness to the earlier policy",
+    "half of the residual": "nearness to the earlier policy",
     "cut off by one": "nearness to the earlier policy",
     "lenience e^0.5": "nearness to the earlier policy",
     "draft's end token lost": "end token",
@@ -78,7 +81,7 @@ NAMED = {
 def test_a_planted_fault_is_found_by_the_test_that_is_for_it(model, fault):
     sampler = FAULTS[fault](model, rng())
     others = {"the earlier policy": sampler.drafter or model.drifted(DRIFT)}
-    size = {"samples": 48} if fault in ("residual missing", "bias 0.5 of one token") else {}
+    size = {"samples": 48} if fault in ("half of the residual", "bias 0.5 of one token") else {}
     found = certificate(sampler, model, others=others, **size, **settings_of(fault))
     assert found.verdict is Verdict.FAILS
     assert NAMED[fault] in [test.name for test in found.failures], str(found)
@@ -211,11 +214,83 @@ def test_bounds_of_counts_hold_and_are_not_far_from_exact():
     assert count_p_values(0, 20.0, 20.0, 10**6) == pytest.approx(4 * np.exp(-20))
 
 
+def faulty_distribution(p, q, residual):
+    """Distribution of two tokens of a sampler that accepts drafts with min(1, p/q), by enumeration of all drafts.
+
+    `p(prefix)` and `q(prefix)` are distributions.
+    """
+    found = np.zeros((3, 3))
+    for first in range(3):
+        p0, q0 = p(()), q(())
+        accepted = min(1, p0[first] / q0[first])
+        for second in range(3):
+            p1, q1 = p((first,)), q((first,))
+            kept = min(1, p1[second] / q1[second])
+            draft = q0[first] * q1[second]
+            found[first, second] += draft * accepted * kept
+            found[first] += draft * accepted * (1 - kept) * residual(p1, q1)
+            for other in range(3):
+                found[other] += draft * (1 - accepted) * residual(p0, q0)[other] * p((other,))
+    return found
+
+
+@pytest.mark.parametrize(("error", "subtracted"), [("no residual", 0), ("half of the residual", 0.5), (None, 1)])
+def test_likelihood_ratios_of_wrong_reuse_are_those_of_enumeration(error, subtracted):
+    rows = rng().dirichlet(np.ones(3), (4, 2))
+    p, q = (lambda prefix, i=i: rows[prefix[0] if prefix else 3, i] for i in (0, 1))
+
+    def residual(p, q):
+        left = np.maximum(p - subtracted * q, 0)
+        return left / left.sum()
+
+    right = np.array([[p(())[i] * p((i,))[j] for j in range(3)] for i in range(3)])
+    expected = faulty_distribution(p, q, residual)
+    if error is None:
+        assert expected == pytest.approx(right), "the enumeration of an exact sampler"
+        return
+    tokens = np.array([(i, j) for i in range(3) for j in range(3)])
+    known = np.array([[(p(()), q(())), (p((i,)), q((i,)))] for i, _ in tokens]).reshape(18, 2, 3)
+    found = ratios(factors(known[:, 0], known[:, 1], tokens.ravel()), np.tile([0, 1], 9))
+    assert found[:, ERRORS.index(error)] * right.ravel() == pytest.approx(expected.ravel())
+    # All are likelihood ratios: their mean under the policy is 1.
+    assert (found * right.reshape(-1, 1)).sum(axis=0) == pytest.approx(np.ones(len(ERRORS)))
+
+
+def test_a_sampler_of_the_certificate_s_own_seed_passes(model):
+    """With the numbers that tokens were sampled with, the test of quantiles would fail."""
+    for seed in (0, 7):
+        numbers = np.random.default_rng(seed)
+
+        def sampler(prompts, samples, max_tokens, numbers=numbers):
+            return [[respond(prompt, max_tokens, numbers) for _ in range(samples)] for prompt in prompts]
+
+        found = certify(sampler, Table(), [[i] for i in range(1, 16)], seed=seed, resolution=0.2)
+        assert found.verdict is Verdict.PASSES, str(found)
+
+
+class Table:
+    """Distribution of the next token by the one before."""
+
+    end_tokens = (0,)
+    rows = np.log(np.random.default_rng(3).dirichlet(np.ones(8), 16))
+
+    def log_probs(self, prompts, responses):
+        for prompt, response in zip(prompts, responses, strict=True):
+            yield Known(self.rows[[prompt[-1], *response][: len(response)]])
+
+
+def respond(prompt, max_tokens, numbers):
+    tokens = [prompt[-1]]
+    while len(tokens) <= max_tokens and (len(tokens) == 1 or tokens[-1] != 0):
+        tokens.append(int(numbers.choice(8, p=np.exp(Table.rows[tokens[-1]]))))
+    return Sampled(tokens[1:])
+
+
 def test_u_is_uniform_and_likelihood_ratios_have_mean_1(model):
     groups = Sampling(model, rng(3))(PROMPTS, 24, 24)
     responses = [Response(0, i, j, each) for i, group in enumerate(groups) for j, each in enumerate(group)]
     for policy in (model, only_top(model, 8)):
-        tested = positions(PROMPTS, responses, policy)
+        tested, _ = positions(PROMPTS, responses, policy)
         assert stats.kstest(tested.u, "uniform").pvalue > 1e-3
         ratios = np.exp(tested.ratio)
         assert (abs(ratios.mean(axis=0) - 1) < 5 * ratios.std(axis=0) / np.sqrt(len(tested))).all()
@@ -272,12 +347,124 @@ def test_power_grows_with_the_number_of_tokens(model):
         ([[Sampled([1, 0], [-1.0, float("nan")])] * 2] * 16, "NaN or above 0"),
         ([[Sampled([1, 0], [-1.0, 0.5])] * 2] * 16, "NaN or above 0"),
         ([[Sampled([1, 0], [-1.0, -0.5]), Sampled([1, 0])]] * 16, "of some responses only"),
-        ([[Sampled([])] * 2] * 16, "returned no token"),
+        ([[Sampled([])] * 2] * 16, "returned no token in call 1"),
+        (None, "returned a NoneType"),
+        ({"a": 1}, "returned a dict"),
+        ([None] * 16, "returned a NoneType"),
+        ([[Sampled(None)] * 2] * 16, "tokens that are no list of integers: None"),
+        ([[Sampled([[1], [0]])] * 2] * 16, "tokens that are no list of integers"),
+        ([[Sampled([2**63])] * 2] * 16, "other token ids than integers from 0"),
+        ([[Sampled([1, 0], [None, -1.0])] * 2] * 16, "NaN or above 0"),
+        ([[Sampled([1, 0], ["a", "b"])] * 2] * 16, "log-probabilities that are no list of numbers"),
+        ([[Sampled([1, 0], [[-1.0], [-1.0]])] * 2] * 16, "log-probabilities that are no list of numbers"),
+        ((group for group in [[Sampled([1, 0])] * 2] * 3), "another number of prompts"),
+        ((1 / 0 for _ in range(16)), "the sampler raised ZeroDivisionError: division by zero"),
     ],
 )
 def test_a_sampler_that_breaks_the_protocol_is_one_clear_error(model, returned, message):
     with pytest.raises(UserError, match=message):
         certificate(lambda *_: returned, model, samples=2)
+
+
+def test_an_exception_of_the_sampler_or_the_policy_is_one_error_with_its_line(model):
+    def broken(*_):
+        raise TimeoutError("no answer")
+
+    with pytest.raises(UserError, match="the sampler raised TimeoutError: no answer") as error:
+        certificate(broken, model)
+    assert error.value.file == __file__
+    assert isinstance(error.value.__cause__, TimeoutError)
+
+    class Broken:
+        end_tokens = model.end_tokens
+        log_probs = broken
+
+    with pytest.raises(UserError, match="the policy raised TimeoutError"):
+        certificate(Sampling(model, rng()), Broken(), samples=2)
+
+
+def test_a_generator_of_groups_is_as_good_as_a_list(model):
+    exact = Sampling(model, rng())
+    found = certificate(lambda *arguments: (iter(group) for group in exact(*arguments)), model)
+    assert found.verdict is Verdict.PASSES
+
+
+def test_log_probabilities_that_are_wrong_in_a_part_fail(model):
+    """One prompt, position, sample or call of many changes the mean of all tokens too little."""
+
+    def reported(wrong):
+        exact, calls = Sampling(model, rng()), iter(range(9))
+
+        def sampler(*arguments):
+            call, groups = next(calls), exact(*arguments)
+            return [
+                [
+                    Sampled(one.tokens, [value - 0.5 * wrong(call, p, s, t) for t, value in enumerate(one.log_probs)])
+                    for s, one in enumerate(group)
+                ]
+                for p, group in enumerate(groups)
+            ]
+
+        return certificate(sampler, model, calls=3)
+
+    assert reported(lambda call, p, s, t: False).verdict is Verdict.PASSES
+    for where, wrong in (
+        ("prompt 3", lambda call, p, s, t: p == 3),
+        ("sample 5", lambda call, p, s, t: s == 5),
+        ("position 1", lambda call, p, s, t: t == 1),
+    ):
+        (test,) = reported(wrong).failures
+        assert test.name == "reported log-probabilities"
+        assert f"of {where} 0.5" in test.finding
+
+
+def test_a_policy_that_changes_or_is_noisy_is_an_error(model):
+    class Changing:
+        """Another model from some number of times that responses are scored."""
+
+        end_tokens, name = model.end_tokens, "changing"
+
+        def __init__(self, after):
+            self.after, self.times = after, 0
+
+        def log_probs(self, prompts, responses):
+            self.times += 1
+            return (model if self.times <= self.after else model.drifted(0.3)).log_probs(prompts, responses)
+
+    exact = Sampling(model, rng())
+    # Scored in both calls, with all responses, and after them.
+    for after, when in ((1, "in call 1"), (2, "in call 2"), (3, "after the last call")):
+        with pytest.raises(UserError, match=f"the policy changed {when}"):
+            certificate(exact, Changing(after))
+        with pytest.raises(UserError, match=f"old changed {when}"):
+            certificate(exact, model, others={"old": Changing(after)})
+    assert certificate(exact, Changing(9)).verdict is Verdict.PASSES
+
+
+def test_few_responses_to_a_prompt_hide_no_failure(model):
+    """A G-test without freedom has no p-value, and NaN is neither the smallest nor the largest one."""
+    greedy = Sampling(model, rng(), warp=lambda logits, rows, step: logits * 1e6)
+    found = certify(greedy, model, PROMPTS[:4], samples=2, max_tokens=8, calls=1)
+    assert found.tokens < 100
+    assert "temperature" in [test.name for test in found.failures], str(found)
+    with pytest.raises(ArithmeticError, match="the test of a has the p-value nan"):
+        holm([Family("a", float("nan"), "", "")], 0.1)
+
+
+def test_a_vocabulary_of_one_token_says_nothing():
+    class One:
+        end_tokens = ()
+
+        def log_probs(self, prompts, responses):
+            return (Known(np.zeros((len(tokens), 1))) for tokens in responses)
+
+    found = certify(
+        lambda prompts, n, length: [[Sampled([0] * length, [0.0] * length)] * n for _ in prompts], One(), [[0]]
+    )
+    assert (found.verdict, found.failures) == (Verdict.NOTHING, [])
+    # The same with an end token, which then ends every response.
+    One.end_tokens = (0,)
+    assert certify(lambda prompts, n, _: [[Sampled([0])] * n for _ in prompts], One(), [[0]]).verdict is Verdict.NOTHING
 
 
 def test_a_token_of_another_vocabulary_is_one_clear_error():
@@ -299,6 +486,7 @@ def test_a_token_of_another_vocabulary_is_one_clear_error():
         (lambda rows: rows * np.nan, "do not sum to 1"),
         (lambda rows: rows[:-1], "another shape"),
         (lambda rows: rows[0], "another shape"),
+        (lambda rows: None, "another shape"),
     ],
 )
 def test_a_policy_that_breaks_the_protocol_is_one_clear_error(model, change, message):
@@ -312,15 +500,48 @@ def test_a_policy_that_breaks_the_protocol_is_one_clear_error(model, change, mes
         certificate(Sampling(model, rng()), Broken(), samples=2)
 
 
-def test_a_policy_that_scores_too_few_responses_is_an_error(model):
-    class Short:
+@pytest.mark.parametrize(
+    ("tokens", "sampled", "message"),
+    [
+        ([1, 2, 1], None, "lists a token twice"),
+        ([1, 2], None, "another shape"),
+        ([1, 2, 3], np.full(24, np.nan), "of sampled tokens are no numbers"),
+        ([1, 2, 3], [-1.0] * 99, "of sampled tokens are no numbers"),
+        (None, None, "the policy returned a ndarray"),
+    ],
+)
+def test_top_k_log_probs_that_are_none_are_one_clear_error(model, tokens, sampled, message):
+    class Broken:
         end_tokens = model.end_tokens
 
         def log_probs(self, prompts, responses):
-            return model.log_probs(prompts[:-1], responses[:-1])
+            for response in responses:
+                rows = np.full((len(response), 3), -2.0)
+                yield Known(rows, np.array([tokens] * len(rows)), sampled) if tokens else rows
+
+    with pytest.raises(UserError, match=message):
+        certificate(Sampling(model, rng()), Broken(), samples=2)
+
+
+def test_a_policy_that_scores_another_number_of_responses_is_an_error(model):
+    class Other:
+        end_tokens, change = model.end_tokens, lambda self, rows: rows[:-1]
+
+        def log_probs(self, prompts, responses):
+            return model.log_probs(self.change(prompts), self.change(responses))
 
     with pytest.raises(UserError, match="scored fewer responses"):
-        certificate(Sampling(model, rng()), Short(), samples=2)
+        certificate(Sampling(model, rng()), Other(), samples=2)
+    Other.change = lambda self, rows: [*rows, rows[0]]
+    with pytest.raises(UserError, match="scored more responses"):
+        certificate(Sampling(model, rng()), Other(), samples=2)
+    Other.log_probs = lambda *_: None
+    with pytest.raises(UserError, match="the policy raised TypeError: 'NoneType' object is not iterable"):
+        certificate(Sampling(model, rng()), Other(), samples=2)
+    exhausted = iter([])
+    Other.log_probs = lambda *_: exhausted
+    with pytest.raises(UserError, match="scored fewer responses"):
+        certificate(Sampling(model, rng()), Other(), samples=2)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks.certify import END, Model, Sampling, tempered, top_p
-from redraft.certify import Verdict, certify
+from redraft.certify import Sampled, Verdict, certify
 from redraft.certify.server import Server, ServerPolicy, ServerSampler
 from redraft.cli.app import main
 from redraft.errors import UserError
@@ -129,7 +130,7 @@ def test_the_plugin_fails_a_test_with_the_certificate(mine):
 class Completions(BaseHTTPRequestHandler):
     """Completions as vLLM answers them, by a model of numpy."""
 
-    model, change, sampler = Model(0), staticmethod(lambda answer: answer), None
+    change, sampler = staticmethod(lambda answer: answer), None
 
     def do_GET(self):
         self.answer({"data": [{"id": "tiny"}]})
@@ -138,7 +139,12 @@ class Completions(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         prompt, count = request["prompt"], request.get("n", 1)
         with LOCK:
-            (sampled,) = type(self).sampler([prompt], count, request["max_tokens"])
+            model = getattr(type(self).sampler, "model", Model(0))
+            if request.get("temperature") == 0:
+                best = next(model.log_probs([prompt], [[1]])).log_probs[0]
+                sampled = [Sampled([int(best.argmax())], [float(best.max())])]
+            else:
+                (sampled,) = type(self).sampler([prompt], count, request["max_tokens"])
         choices = [
             {
                 "token_ids": list(each.tokens),
@@ -148,8 +154,8 @@ class Completions(BaseHTTPRequestHandler):
             }
             for each in sampled
         ]
-        if top := request.get("prompt_logprobs"):
-            known = next(self.model.log_probs([prompt[:2]], [prompt[2:]])).log_probs
+        if (top := request.get("prompt_logprobs")) is not None:
+            known = next(model.log_probs([prompt[:2]], [prompt[2:]])).log_probs
             choices[0]["prompt_logprobs"] = [None, None, *map(listed, known, prompt[2:], [top] * len(known))]
         self.answer(type(self).change({"choices": choices}))
 
@@ -225,7 +231,8 @@ def test_the_policy_of_a_server_is_the_model_s(monkeypatch):
     [
         (lambda a: {"choices": [c | {"token_ids": None} for c in a["choices"]]}, "returns no token ids"),
         (lambda a: {"choices": [c | {"prompt_token_ids": [1]} for c in a["choices"]]}, "changed the prompt"),
-        (lambda a: {"choices": a["choices"][:-1]}, "another number of samples"),
+        (lambda a: {"choices": [*a["choices"], *a["choices"]]}, "another number of samples"),
+        (lambda a: {"choices": []}, "answers without a choice"),
         (lambda a: {"status": 500}, "status 500"),
     ],
 )
@@ -244,6 +251,75 @@ def test_a_server_without_prompt_log_probs_or_the_model_is_one_error():
             Server(url, "large")
     with pytest.raises(UserError, match="does not answer"):
         Server(url)
+
+
+class Updated:
+    """An exact sampler whose model gets other weights after some requests, as a server that is trained."""
+
+    def __init__(self, requests):
+        self.requests, self.served, self.sampling = requests, 0, Sampling(Model(0), rng())
+
+    @property
+    def model(self):
+        return self.sampling.model
+
+    def __call__(self, *arguments):
+        self.served += 1
+        if self.served == self.requests:
+            self.sampling.model = Model(0).drifted(0.3)
+        return self.sampling(*arguments)
+
+
+@pytest.mark.parametrize(("requests", "when"), [(4, "in call 1"), (12, "in call 2")])
+def test_a_server_whose_model_changes_in_the_middle_is_an_error(requests, when):
+    with serving(Updated(requests)) as url, pytest.raises(UserError, match=f"the sampler changed {when}"):
+        certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=4, max_tokens=8)
+    with serving(Updated(99)) as url:
+        found = certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=4, max_tokens=8, resolution=0.9)
+    assert found.verdict is Verdict.PASSES
+    assert "stayed the same: the sampler, the policy (3 checks)" in str(found)
+
+
+@pytest.mark.parametrize("key", ["model", "system_fingerprint"])
+def test_a_server_that_says_that_it_is_another_one_is_an_error(key):
+    answers = iter(["tiny"] * 12 + ["other"] * 99)
+    changed = lambda answer: answer if "data" in answer else answer | {key: next(answers)}  # noqa: E731
+    with serving(Sampling(Model(0), rng()), changed) as url, pytest.raises(UserError, match="server changed") as error:
+        certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=2, max_tokens=4)
+    assert (error.value.key, error.value.value, error.value.allowed) == (key, "other", "tiny")
+
+
+def test_a_server_that_stops_or_hangs_is_an_error(monkeypatch):
+    monkeypatch.setattr("redraft.certify.server.SECONDS", 0.3)
+    answers = iter(range(99))
+    for fault in (lambda: time.sleep(1), lambda: {"status": 503}):
+        changed = lambda answer: answer if next(answers) % 33 < 12 else fault() or answer  # noqa: B023, E731
+        with (
+            serving(Sampling(Model(0), rng()), changed) as url,
+            pytest.raises(UserError, match="server (does not )?answer"),
+        ):
+            certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=2, max_tokens=4)
+
+
+def test_a_server_whose_log_probs_are_of_other_tokens_fails():
+    def shifted(answer):
+        for choice in answer.get("choices", []):
+            values = (choice["logprobs"] or {}).get("token_logprobs") or []
+            values[:] = values[1:] + values[:1]
+        return answer
+
+    with serving(Sampling(Model(0), rng()), shifted) as url:
+        found = certify(ServerSampler(Server(url)), Model(0), PROMPTS, samples=8, max_tokens=8)
+    assert [test.name for test in found.failures] == ["reported log-probabilities"]
+
+
+def test_the_probe_takes_what_a_server_gives():
+    with serving(Sampling(Model(0), rng())) as url:
+        assert len(ServerSampler(Server(url)).probe(PROMPTS)) == sum(len(prompt) - 1 for prompt in PROMPTS)
+    without = lambda answer: {"choices": [c | {"prompt_logprobs": None} for c in answer["choices"]]}  # noqa: E731
+    changed = lambda answer: answer if "data" in answer else without(answer)  # noqa: E731
+    with serving(Sampling(Model(0), rng()), changed) as url:
+        assert len(ServerSampler(Server(url)).probe(PROMPTS)) == len(PROMPTS)
 
 
 def test_transformers_and_the_engine_are_certified(tiny_model):

@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from redraft.certify.positions import Positions, Response, positions, token_log_probs
+from redraft.certify.constancy import Probes
+from redraft.certify.positions import Positions, Response, positions
 from redraft.certify.power import POWER, Detectable, detectable
 from redraft.certify.power import temperature as detectable_temperature
-from redraft.certify.protocol import Policy, Sampled, Sampler, checked_responses
-from redraft.certify.statistics import Decode, Test, families
+from redraft.certify.protocol import Policy, Sampled, Sampler, blamed, checked_responses
+from redraft.certify.statistics import Decode, Test, families, groups, span
 from redraft.errors import UserError
 
 LEVEL = 1e-4
 """Probability with which an exact sampler fails, at most."""
 TOLERANCE = 0.05
 """Mean absolute difference of reported log-probabilities, nats; above it is no rounding error."""
+LEAST_PART = 32
+"""Smallest number of tokens of which a mean difference of reported log-probabilities is judged."""
 RESOLUTION = 0.1
 """Relative error of the temperature that a certificate has to find; one that cannot says nothing."""
 
@@ -53,6 +56,7 @@ class Certificate:
         results: all tests, in the order of their p-values.
         power: smallest errors that would have been found.
         verdict: what it says.
+        constant: what stayed the same, and how often that was checked.
         reason: why it says nothing; empty otherwise.
     """
 
@@ -65,6 +69,7 @@ class Certificate:
     results: list[Result]
     power: list[Detectable]
     verdict: Verdict
+    constant: str
     reason: str = ""
 
     @property
@@ -84,6 +89,7 @@ class Certificate:
         lines += [f"  {self.reason}"] * bool(self.reason)
         for test in self.failures:
             lines += [f"  FAILED {test.name} (p = {test.p_value:.1e}): {test.finding}", f"    may be: {test.meaning}"]
+        lines.append(f"stayed the same: {self.constant}")
         lines.append(f"would have been found with probability {POWER:g}:")
         for each in self.power:
             lines.append(f"  {each.error}: " + ("of no size" if each.size is None else f"from {each.size:.3g}"))
@@ -143,14 +149,24 @@ def certify(
         "seed": seed,
     }
     checked_prompts = _checked(prompts, settings, level)
-    ends = frozenset(int(end) for end in policy.end_tokens)
-    raw = _sampled(sampler, checked_prompts, samples, max_tokens, calls)
-    responses = [_until_end(each, ends) for each in raw]
+    others = others or {}
+    with blamed("the policy"):
+        ends = frozenset(int(end) for end in policy.end_tokens)
+    probes = Probes(tolerance)
+    probes.add_sampler(sampler, checked_prompts)
+    raw, responses = list[Response](), list[Response]()
+    for call in range(calls):
+        raw += _called(sampler, checked_prompts, samples, max_tokens, call)
+        responses = [_until_end(each, ends) for each in raw]
+        if call == 0:
+            probes.add_policies({"the policy": policy} | dict(others), checked_prompts, responses)
+        probes.check(f"in call {call + 1}")
 
-    tested = positions(checked_prompts, responses, policy, temperature, reported_temperature, seed)
-    alternatives = {
-        name: token_log_probs(checked_prompts, responses, other, temperature) for name, other in (others or {}).items()
-    }
+    tested, compared = positions(
+        checked_prompts, responses, policy, list(others.values()), temperature, reported_temperature, seed
+    )
+    probes.check("after the last call")
+    alternatives = dict(zip(others, compared, strict=True))
     spell = (lambda token: f"token {token}") if decode is None else (lambda token: f"token {token} ({decode(token)!r})")
     tests = [_ends(raw, ends, max_tokens), *families(tested, alternatives, spell), *_reported(tested, tolerance)]
     results = holm(tests, level)
@@ -163,8 +179,9 @@ def certify(
         responses=len(responses),
         tokens=len(tested),
         results=results,
-        power=detectable(tested, level / len(results)),
+        power=detectable(tested, alternatives, level / len(results)),
         verdict=verdict,
+        constant=f"{', '.join(probes.names)} ({probes.count} checks)",
         reason=reason,
     )
 
@@ -173,16 +190,16 @@ def _name(one: object) -> str:
     return str(getattr(one, "name", None) or getattr(one, "__name__", type(one).__name__))
 
 
-def _sampled(sampler: Sampler, prompts: list[list[int]], samples: int, max_tokens: int, calls: int) -> list[Response]:
-    found = []
-    for call in range(calls):
+def _called(sampler: Sampler, prompts: list[list[int]], samples: int, max_tokens: int, call: int) -> list[Response]:
+    with blamed("the sampler"):
         # Copies, since a sampler might change its arguments.
         groups = sampler([list(prompt) for prompt in prompts], samples, max_tokens)
-        for prompt, group in enumerate(checked_responses(groups, len(prompts), samples, max_tokens)):
-            found += [Response(call, prompt, sample, each) for sample, each in enumerate(group)]
-    if not any(each.sampled.tokens for each in found):
-        raise UserError("the sampler returned no token")
-    return found
+    found = checked_responses(groups, len(prompts), samples, max_tokens)
+    if not any(each.tokens for group in found for each in group):
+        raise UserError(f"the sampler returned no token in call {call + 1}")
+    return [
+        Response(call, prompt, sample, each) for prompt, group in enumerate(found) for sample, each in enumerate(group)
+    ]
 
 
 def _verdict(results: list[Result], least: float | None, resolution: float) -> tuple[Verdict, str]:
@@ -241,23 +258,38 @@ def _ends(responses: list[Response], ends: frozenset[int], max_tokens: int) -> T
 
 
 def _reported(tested: Positions, tolerance: float) -> list[Test]:
-    """Reported log-probabilities against the policy's; no test if there are none."""
+    """Reported log-probabilities against the policy's, in all and in parts; no test if there are none."""
     known = ~np.isnan(tested.reported) & ~np.isnan(tested.raw)
     if not known.any():
         return []
     with np.errstate(invalid="ignore"):
         difference = np.nan_to_num(np.abs(tested.reported - tested.raw), nan=0.0, posinf=np.inf)[known]
-    worst = np.flatnonzero(known)[int(difference.argmax())]
+    parts = {"prompt": tested.prompt, "sample": tested.sample, "call": tested.call, "position": groups(tested.index)}
+    worst, where = difference.mean(), "all tokens"
+    for name, every in parts.items() if worst <= tolerance else ():
+        count, sums = np.bincount(every[known]), np.bincount(every[known], difference)
+        means = np.where(count >= LEAST_PART, sums / np.maximum(count, 1), 0)
+        part = int(means.argmax())
+        if means[part] > worst:
+            worst, where = means[part], span(part) if name == "position" else f"{name} {part}"
+    largest = np.flatnonzero(known)[int(difference.argmax())]
     text = (
-        f"mean absolute difference {difference.mean():.2g} nats, tolerance {tolerance:g}; largest "
-        f"{difference.max():.2g} at position {tested.index[worst]} of prompt {tested.prompt[worst]}"
+        f"mean absolute difference {difference.mean():.2g} nats, of {where} {worst:.2g}, tolerance {tolerance:g}; "
+        f"largest {difference.max():.2g} at position {tested.index[largest]} of prompt {tested.prompt[largest]}"
     )
     meaning = "log-probabilities of another policy or temperature, or before a penalty or truncation"
-    return [Test("reported log-probabilities", float(difference.mean() <= tolerance), text, meaning)]
+    return [Test("reported log-probabilities", float(worst <= tolerance), text, meaning)]
 
 
 def holm(tests: Sequence[Test], level: float) -> list[Result]:
-    """Correct p-values for their number (Holm 1979), the smallest one first."""
+    """Correct p-values for their number (Holm 1979), the smallest one first.
+
+    Raises:
+        ArithmeticError: if one is no probability; NaN would pass as not significant.
+    """
+    for test in tests:
+        if not 0 <= test.p_value <= 1:
+            raise ArithmeticError(f"the test of {test.name} has the p-value {test.p_value}")
     ordered, corrected = sorted(tests, key=lambda test: test.p_value), 0.0
     results = []
     for i, test in enumerate(ordered):

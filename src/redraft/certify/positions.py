@@ -14,10 +14,12 @@ N is the number of sampled tokens, over all responses, and A the number of alter
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from redraft.certify.protocol import Known, Policy, Sampled, checked_known
+from redraft.certify.protocol import Known, Policy, Sampled, blamed, checked_known
+from redraft.certify.reuse import ERRORS, factors
 from redraft.errors import UserError
 
 TILTS = np.array([-0.5, -0.2, -0.1, -0.05, -0.02, -0.01, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
@@ -83,6 +85,19 @@ class Positions:
 
 
 @dataclass(frozen=True, eq=False)
+class Other:
+    """The same N tokens under another policy.
+
+    Attributes:
+        log_prob: float64 (N,), at the sampling temperature; -inf if the token is impossible or unknown.
+        factors: float64 (N, 2, E), of `redraft.certify.reuse`; NaN unless both policies' whole vocabularies are known.
+    """
+
+    log_prob: np.ndarray
+    factors: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Response:
     """A response up to its first end token, with its indices."""
 
@@ -96,44 +111,47 @@ def positions(
     prompts: list[list[int]],
     responses: Sequence[Response],
     policy: Policy,
+    others: Sequence[Policy] = (),
     temperature: float = 1.0,
     reported_temperature: float | None = None,
     seed: int = 0,
-) -> Positions:
-    """Score responses with the policy.
+) -> tuple[Positions, list[Other]]:
+    """Score responses with the policy, and with other policies.
 
     Args:
         prompts: token ids.
-        responses: at least one token in all.
+        responses: at least one token in all; empty ones are left out.
         policy: the reference.
+        others: policies that the sampler might sample from by mistake.
         temperature: of the distribution that the sampler should have.
         reported_temperature: of the reported log-probabilities; `temperature` if None.
         seed: of the random numbers v.
 
     Raises:
-        UserError: if the policy does not give what the protocol requires.
+        UserError: if a policy does not give what the protocol requires.
     """
-    rng = np.random.default_rng(seed)
+    # More words than a sampler's own seed has, so that the numbers are none that tokens were sampled with.
+    rng = np.random.default_rng([seed, *b"certify"])
     reported_temperature = temperature if reported_temperature is None else reported_temperature
     ends = np.array(sorted(policy.end_tokens), dtype=np.int64)
-    blocks = [
-        _block(prompts, block, known, ends, temperature, reported_temperature, rng)
-        for block, known in _blocks(prompts, responses, policy)
+    blocks, compared = [], []
+    for block, known, *rest in _blocks(prompts, responses, [policy, *others]):
+        blocks.append(_block(prompts, block, known, ends, temperature, reported_temperature, rng))
+        compared.append([_other(_tokens(block), known, each, temperature) for each in rest])
+    joined = [
+        Other(np.concatenate([o.log_prob for o in each]), np.concatenate([o.factors for o in each]))
+        for each in zip(*compared, strict=True)
     ]
-    return Positions(*(np.concatenate([getattr(b, f.name) for b in blocks]) for f in fields(Positions)))
+    return Positions(*(np.concatenate([getattr(b, f.name) for b in blocks]) for f in fields(Positions))), joined
 
 
-def token_log_probs(
-    prompts: list[list[int]], responses: Sequence[Response], policy: Policy, temperature: float = 1.0
-) -> np.ndarray:
-    """Log-probability of each token under a policy, float64 (N,); -inf if it is impossible or unknown."""
-    found = []
-    for block, known in _blocks(prompts, responses, policy):
-        token = _tokens(block)
-        log_probs, own = _classes(known, token, temperature)
-        assert known.sampled is not None
-        found.append(known.sampled if known.tokens is not None else log_probs[np.arange(len(token)), own])
-    return np.concatenate(found)
+def _other(token: np.ndarray, known: Known, other: Known, temperature: float) -> Other:
+    log_probs, own = _classes(other, token, temperature)
+    assert other.sampled is not None
+    log_prob = other.sampled if other.tokens is not None else log_probs[np.arange(len(token)), own]
+    if known.tokens is None and other.tokens is None and known.log_probs.shape == other.log_probs.shape:
+        return Other(log_prob, factors(np.exp(_tempered(known.log_probs, temperature)), np.exp(log_probs), token))
+    return Other(log_prob, np.full((len(token), 2, len(ERRORS)), np.nan))
 
 
 def _tokens(responses: Sequence[Response]) -> np.ndarray:
@@ -141,31 +159,47 @@ def _tokens(responses: Sequence[Response]) -> np.ndarray:
 
 
 def _blocks(
-    prompts: list[list[int]], responses: Sequence[Response], policy: Policy
-) -> Iterator[tuple[list[Response], Known]]:
-    """Responses with log-probabilities of one width, joined until they fill `BLOCK`."""
-    contexts = [prompts[each.prompt] for each in responses]
-    scored = policy.log_probs(contexts, [list(each.sampled.tokens) for each in responses])
+    prompts: list[list[int]], responses: Sequence[Response], policies: Sequence[Policy]
+) -> Iterator[tuple[Any, ...]]:
+    """Responses, and their log-probabilities by each policy, of one width, joined until they fill `BLOCK`."""
+    kept = [each for each in responses if each.sampled.tokens]
     block: list[Response] = []
-    joined: list[Known] = []
-    size = count = 0
-    for each, given in zip(responses, scored, strict=False):
-        count += 1
-        known = checked_known(given, each.sampled.tokens)
-        layout = known.log_probs.shape[1], known.tokens is None
-        other = joined and layout != (joined[-1].log_probs.shape[1], joined[-1].tokens is None)
-        if block and (other or size + known.log_probs.size > BLOCK):
-            yield block, _join(joined)
+    joined: list[list[Known]] = []
+    size = 0
+    scores = [scored(policy, prompts, kept) for policy in policies]
+    for each, *known in zip(kept, *scores, strict=True):
+        layouts = [(one.log_probs.shape[1], one.tokens is None) for one in known]
+        other = joined and layouts != [(one.log_probs.shape[1], one.tokens is None) for one in joined[-1]]
+        if block and (other or size + known[0].log_probs.size > BLOCK):
+            yield block, *map(_join, zip(*joined, strict=True))
             block, joined, size = [], [], 0
         block.append(each)
         joined.append(known)
-        size += known.log_probs.size
-    if count != len(responses):
-        raise UserError("the policy scored fewer responses than it got", value=count, allowed=str(len(responses)))
-    yield block, _join(joined)
+        size += known[0].log_probs.size
+    yield block, *map(_join, zip(*joined, strict=True))
 
 
-def _join(joined: list[Known]) -> Known:
+def scored(policy: Policy, prompts: list[list[int]], responses: Sequence[Response]) -> Iterator[Known]:
+    """The policy's checked log-probabilities of responses.
+
+    Raises:
+        UserError: if it does not give what the protocol requires, or fails.
+    """
+    with blamed("the policy"):
+        contexts = [list(prompts[each.prompt]) for each in responses]
+        found = iter(policy.log_probs(contexts, [list(each.sampled.tokens) for each in responses]))
+    for count, each in enumerate(responses):
+        with blamed("the policy"):
+            given = next(found, None)
+        if given is None:
+            raise UserError("the policy scored fewer responses than it got", value=count, allowed=str(len(responses)))
+        yield checked_known(given, each.sampled.tokens)
+    with blamed("the policy"):
+        if next(found, None) is not None:
+            raise UserError("the policy scored more responses than it got", allowed=str(len(responses)))
+
+
+def _join(joined: Sequence[Known]) -> Known:
     tokens = [each.tokens for each in joined if each.tokens is not None]
     return Known(
         np.concatenate([each.log_probs for each in joined]),

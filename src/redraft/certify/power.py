@@ -1,12 +1,14 @@
 """Smallest errors of a sampler that the tests would have found, computed from the very tokens of a certificate."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
-from redraft.certify.positions import TILTS, Positions
-from redraft.certify.statistics import RANKS, TAILS, groups
+from redraft.certify.positions import TILTS, Other, Positions
+from redraft.certify.reuse import ERRORS
+from redraft.certify.statistics import DRAFTED, RANKS, SHARES, TAILS, groups, reuse_ratios
 
 POWER = 0.95
 """Probability with which an error of the stated size is found."""
@@ -20,11 +22,12 @@ class Detectable:
     size: float | None
 
 
-def detectable(tested: Positions, level: float) -> list[Detectable]:
+def detectable(tested: Positions, others: Mapping[str, Other], level: float) -> list[Detectable]:
     """Smallest errors found.
 
     Args:
         tested: the sampled tokens.
+        others: the same tokens under other policies, by name.
         level: significance level of one family of tests.
     """
     found = [Detectable("relative error of the temperature", temperature(tested, level))]
@@ -38,7 +41,29 @@ def detectable(tested: Positions, level: float) -> list[Detectable]:
     first = 1 - tested.top_probs[:, 0]
     shift = _shift((first * (1 - first)).sum(), level / (len(TAILS) + len(RANKS)))
     found.append(Detectable("share of tokens that are chosen greedily", _share(shift, first.sum())))
-    return found
+    return found + [each for name, other in others.items() for each in _reuse(tested, name, other, level)]
+
+
+def _reuse(tested: Positions, name: str, other: Other, level: float) -> list[Detectable]:
+    """Smallest share of responses that have drafts of another policy and an error of reuse."""
+    if (logs_RDE := reuse_ratios(tested, other)) is None:
+        return []
+    # If the error is there, the mean of a function is that of its product with the likelihood ratio.
+    weights_RDE = np.exp(logs_RDE)
+    products = weights_RDE * np.where(weights_RDE > 0, logs_RDE, 0)
+    mean_DE = products.mean(axis=0)
+    variance_DE = np.maximum((products * np.where(weights_RDE > 0, logs_RDE, 0)).mean(axis=0) - mean_DE**2, 0)
+    lengths = int(tested.index.max()).bit_length() + 1
+    needed = np.log((len(DRAFTED) * len(ERRORS) + lengths * len(SHARES)) / level)
+    n = len(logs_RDE)
+    found_DE = n * mean_DE - stats.norm.ppf(POWER) * np.sqrt(n * variance_DE) >= needed
+    return [
+        Detectable(
+            f"share of responses with drafts of {name}, {error}",
+            next((share for share, enough in zip(DRAFTED, column, strict=True) if enough), None),
+        )
+        for error, column in zip(ERRORS, found_DE.T, strict=True)
+    ]
 
 
 def temperature(tested: Positions, level: float) -> float | None:

@@ -3,14 +3,18 @@
 Both are small, so that a server, a trainer's rollout function or a few lines of Python can be either.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from redraft.errors import UserError
 
+LARGEST = 2**31 - 1
+"""Largest token id."""
 ROUNDING = 1e-2
 """Largest error of a distribution's total probability; log-probs in bfloat16 come close to it."""
 
@@ -34,7 +38,8 @@ class Known:
 
     Attributes:
         log_probs: float (T, V), the whole vocabulary, or float (T, K), the tokens in `tokens`.
-        tokens: int (T, K), ids of the listed tokens, each once in a row; None for the whole vocabulary.
+        tokens: int (T, K), ids of the listed tokens, each once in a row; None for the whole vocabulary. They must not
+            depend on the sampled token: a list to which it is always added is no list of the most probable ones.
         sampled: float (T,), of the response's tokens; None if `log_probs` has all of them.
     """
 
@@ -44,7 +49,11 @@ class Known:
 
 
 class Sampler(Protocol):
-    """Anything that samples responses."""
+    """Anything that samples responses.
+
+    One whose model might change meanwhile may have a method `probe(prompts)`: it returns numbers, such as
+    log-probabilities of the prompts, that stay the same as long as the model does.
+    """
 
     def __call__(self, prompts: list[list[int]], samples: int, max_tokens: int) -> Sequence[Sequence[Sampled]]:
         """Sample `samples` responses to each prompt, until an end token or `max_tokens`."""
@@ -64,84 +73,140 @@ class Policy(Protocol):
         ...
 
 
-def checked_responses(
-    responses: Sequence[Sequence[Sampled]], prompts: int, samples: int, max_tokens: int
-) -> list[list[Sampled]]:
+@contextmanager
+def blamed(who: str) -> Iterator[None]:
+    """Turn an exception of the user's code into one error, so that no crash is taken for a verdict.
+
+    Raises:
+        UserError: with the type and message of the exception, and the line that raised it.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"line {last.lineno}, in {last.name}"
+        raise UserError(
+            f"{who} raised {type(error).__name__}: {error}", file=last.filename, value=last.line or None, hint=where
+        ) from error
+
+
+def checked_responses(responses: object, prompts: int, samples: int, max_tokens: int) -> list[list[Sampled]]:
     """Responses as the protocol requires them, with tokens as integers.
 
     Raises:
         UserError: if the number of responses, a length, a token or a log-probability is impossible.
     """
-    if len(responses) != prompts:
-        raise UserError("the sampler returned another number of prompts", value=len(responses), allowed=str(prompts))
-    for prompt, group in enumerate(responses):
-        if len(group) != samples:
+    groups = _listed(responses, "responses to each prompt")
+    if len(groups) != prompts:
+        raise UserError("the sampler returned another number of prompts", value=len(groups), allowed=str(prompts))
+    checked = []
+    for prompt, group in enumerate(groups):
+        found = _listed(group, f"`Sampled` for prompt {prompt}")
+        if len(found) != samples:
             raise UserError(
                 f"the sampler returned another number of samples of prompt {prompt}",
-                value=len(group),
+                value=len(found),
                 allowed=str(samples),
             )
-        for sample, each in enumerate(group):
+        for sample, each in enumerate(found):
             if problem := _problem(each, max_tokens):
                 raise UserError(f"the sampler's response {sample} to prompt {prompt} {problem}")
-    flat = [each for group in responses for each in group]
-    if len({each.log_probs is None for each in flat if len(each.tokens)}) > 1:
+        checked.append([Sampled(np.asarray(e.tokens, dtype=np.int64).tolist(), e.log_probs) for e in found])
+    if len({each.log_probs is None for group in checked for each in group if each.tokens}) > 1:
         raise UserError("the sampler reported log-probabilities of some responses only")
-    return [
-        [Sampled(np.asarray(each.tokens, dtype=np.int64).tolist(), each.log_probs) for each in group]
-        for group in responses
-    ]
+    return checked
 
 
-def _problem(each: Sampled, max_tokens: int) -> str | None:
+def _listed(values: object, what: str) -> list[Any]:
+    """The sampler's values as a list, also of a generator, which may fail only now."""
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping, Sampled)):
+        raise UserError(f"the sampler returned a {type(values).__name__}", allowed=f"a list of {what}")
+    with blamed("the sampler"):
+        return list(values)
+
+
+def _problem(each: object, max_tokens: int) -> str | None:
     if not isinstance(each, Sampled):
         return f"is a {type(each).__name__} and no `Sampled(tokens, log_probs)`"
-    if len(each.tokens) > max_tokens:
-        return f"has {len(each.tokens)} tokens, more than max_tokens = {max_tokens}"
-    tokens = np.asarray(each.tokens)
-    if len(tokens) and (tokens.ndim != 1 or tokens.dtype.kind not in "iu" or tokens.min() < 0):
-        return f"has other token ids than integers from 0: {list(each.tokens)[:8]!r}"
+    if (tokens := _array(each.tokens)) is None:
+        return f"has tokens that are no list of integers: {each.tokens!r:.80}"
+    if len(tokens) > max_tokens:
+        return f"has {len(tokens)} tokens, more than max_tokens = {max_tokens}"
+    if len(tokens) and (tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() > LARGEST):
+        return f"has other token ids than integers from 0: {tokens.tolist()[:8]!r}"
     if each.log_probs is not None:
-        if len(each.log_probs) != len(each.tokens):
-            return f"has {len(each.log_probs)} log-probabilities of {len(each.tokens)} tokens"
-        values = np.asarray(each.log_probs, dtype=float)
+        if (values := _array(each.log_probs, float)) is None:
+            return f"has log-probabilities that are no list of numbers: {each.log_probs!r:.80}"
+        if len(values) != len(tokens):
+            return f"has {len(values)} log-probabilities of {len(tokens)} tokens"
         if np.isnan(values).any() or (values > ROUNDING).any():
             return "has a log-probability that is NaN or above 0"
     return None
 
 
-def checked_known(known: Known, response: Sequence[int]) -> Known:
+def _array(values: object, dtype: type | None = None) -> np.ndarray | None:
+    """Values with one dimension; None if they have none or more, or are no numbers."""
+    try:
+        array = np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError):
+        return None
+    return array if array.ndim == 1 else None
+
+
+def checked_known(known: object, response: Sequence[int]) -> Known:
     """The policy's log-probabilities of a response as float64, normalised, with `sampled`.
 
     Raises:
         UserError: if shapes, token ids or total probabilities are impossible.
     """
+    if not isinstance(known, Known):
+        raise UserError(f"the policy returned a {type(known).__name__}", allowed="a `Known(log_probs)` a response")
     rows, chosen = np.asarray(known.log_probs, dtype=np.float64), np.asarray(response, dtype=np.int64)
-    if rows.ndim != 2 or len(rows) != len(response) or (known.tokens is not None and known.tokens.shape != rows.shape):
+    tokens = None if known.tokens is None else np.asarray(known.tokens, dtype=np.int64)
+    if rows.ndim != 2 or len(rows) != len(response) or (tokens is not None and tokens.shape != rows.shape):
         raise UserError(
             "the policy's log-probabilities have another shape", value=rows.shape, allowed=f"({len(response)}, V)"
         )
     totals = np.exp(rows).sum(axis=1)
-    whole = known.tokens is None
-    wrong = ~(totals <= 1 + ROUNDING) | (whole & (totals < 1 - ROUNDING))  # also NaN
+    wrong = ~(totals <= 1 + ROUNDING) | ((tokens is None) & (totals < 1 - ROUNDING))  # also NaN
     if wrong.any():
         position = int(wrong.argmax())
         raise UserError(
             f"the policy's probabilities at position {position} of a response do not sum to 1", value=totals[position]
         )
     # By rounding a total may be 1.01, and thousands of such factors would be evidence against an exact sampler.
-    shift = np.log(totals if whole else np.maximum(totals, 1.0))
+    shift = np.log(totals if tokens is None else np.maximum(totals, 1.0))
     rows = rows - shift[:, None]
-    if whole:
-        if (chosen >= rows.shape[1]).any():
-            raise UserError(
-                "a sampled token is not in the policy's vocabulary",
-                value=int(chosen.max()),
-                allowed=f"0 to {rows.shape[1] - 1}",
-                hint="sampler and policy need the same tokenizer",
-            )
-        return Known(rows, None, rows[np.arange(len(chosen)), chosen])
-    listed = np.where(known.tokens == chosen[:, None], rows, -np.inf).max(axis=1, initial=-np.inf)
-    if known.sampled is not None:
-        listed = np.maximum(listed, np.asarray(known.sampled, dtype=np.float64) - shift)
-    return Known(rows, np.asarray(known.tokens, dtype=np.int64), listed)
+    if tokens is not None:
+        return Known(rows, tokens, _listed_or_given(rows, tokens, chosen, known.sampled, shift))
+    if (chosen >= rows.shape[1]).any():
+        raise UserError(
+            "a sampled token is not in the policy's vocabulary",
+            value=int(chosen.max()),
+            allowed=f"0 to {rows.shape[1] - 1}",
+            hint="sampler and policy need the same tokenizer",
+        )
+    return Known(rows, None, rows[np.arange(len(chosen)), chosen])
+
+
+def _listed_or_given(
+    rows: np.ndarray, tokens: np.ndarray, chosen: np.ndarray, sampled: object, shift: np.ndarray
+) -> np.ndarray:
+    """Log-probability of each sampled token, float64 (T,); -inf if it is unknown."""
+    ordered = np.sort(tokens, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if twice.any():
+        raise UserError("the policy lists a token twice at a position", value=int(ordered[:, 1:][twice][0]))
+    listed = np.where(tokens == chosen[:, None], rows, -np.inf).max(axis=1, initial=-np.inf)
+    if sampled is None:
+        return listed
+    given = _array(sampled, float)
+    if given is None or len(given) != len(chosen) or not (given <= ROUNDING).all():  # also NaN
+        raise UserError(
+            "the policy's log-probabilities of sampled tokens are no numbers up to 0, one a token",
+            key="sampled",
+            allowed=f"({len(chosen)},)",
+        )
+    return np.maximum(listed, given - shift)

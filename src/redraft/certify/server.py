@@ -36,7 +36,8 @@ class Server:
     def __init__(self, url: str, model: str = "") -> None:
         self.url = url.rstrip("/")
         self._client = httpx.Client(timeout=SECONDS, limits=httpx.Limits(max_connections=CONCURRENT))
-        names = [str(each["id"]) for each in self._answer("GET", "models").get("data", [])]
+        self._fingerprint: str | None = None
+        names = [str(each.get("id")) for each in self._answer("GET", "models").get("data") or []]
         if not names or (model and model not in names):
             raise UserError("the server has no such model", file=self.url, value=model or None, allowed=names)
         self.model = model or names[0]
@@ -45,10 +46,13 @@ class Server:
         """Choices of a completion.
 
         Raises:
-            UserError: if the server fails, or changes the prompt.
+            UserError: if the server fails, changes the prompt, or is another one than before.
         """
         answer = self._answer("POST", "completions", {"model": self.model, "return_token_ids": True} | dict(request))
-        choices = answer.get("choices", [])
+        self._check_identity(answer)
+        choices = answer.get("choices") or []
+        if not choices:
+            raise UserError("the server answers without a choice", file=self.url, value=str(answer)[:200])
         for choice in choices:
             if choice.get("token_ids") is None or choice.get("prompt_token_ids") is None:
                 raise UserError(
@@ -65,6 +69,16 @@ class Server:
                     allowed=f"{request['prompt'][:8]} ...",
                 )
         return choices
+
+    def _check_identity(self, answer: Mapping[str, Any]) -> None:
+        """Check that model and configuration are still those of the first answer."""
+        model, fingerprint = answer.get("model") or self.model, answer.get("system_fingerprint")
+        self._fingerprint = self._fingerprint or fingerprint
+        for key, now, before in (("model", model, self.model), ("system_fingerprint", fingerprint, self._fingerprint)):
+            if now and now != before:
+                raise UserError(
+                    "the server changed while it was tested", file=self.url, key=key, value=now, allowed=before
+                )
 
     def at_once(self, requests: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         """Choices of many completions, in order."""
@@ -103,6 +117,20 @@ class ServerSampler:
         common = {"n": samples, "max_tokens": max_tokens, "temperature": self.temperature, "logprobs": 0}
         requests = [{"prompt": prompt} | common | self.parameters for prompt in prompts]
         return [list(map(self._sampled, choices)) for choices in self.server.at_once(requests)]
+
+    def probe(self, prompts: list[list[int]]) -> list[float]:
+        """Log-probabilities of prompts, and of a greedy token after each; those that the server gives."""
+        found = []
+        for prompt in prompts:  # one after another: in float32 a batch of one has the same numbers again
+            request = {"prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 0}
+            try:
+                (choice, *_) = self.server.complete(request | {"prompt_logprobs": 0})
+            except UserError:
+                (choice, *_) = self.server.complete(request)  # not every server knows these
+            rows = zip(prompt[1:], (choice.get("prompt_logprobs") or [])[1:], strict=False)
+            found += [listed[str(token)]["logprob"] for token, listed in rows if listed]
+            found += (choice.get("logprobs") or {}).get("token_logprobs") or []
+        return found
 
     def _sampled(self, choice: dict[str, Any]) -> Sampled:
         values = (choice.get("logprobs") or {}).get("token_logprobs")
@@ -143,7 +171,9 @@ class ServerPolicy:
         log_probs = np.full(tokens.shape, -np.inf)
         sampled = np.empty(len(response))
         for t, (token, listed) in enumerate(zip(response, positions, strict=True)):
-            values = {int(i): -np.inf if e["logprob"] <= IMPOSSIBLE else e["logprob"] for i, e in listed.items()}
+            values = {
+                int(i): -np.inf if e["logprob"] <= IMPOSSIBLE else e["logprob"] for i, e in (listed or {}).items()
+            }
             if token not in values:
                 raise UserError(
                     "the server gives no log-probability of a prompt's token", file=self.server.url, value=token

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special, stats
 
-from redraft.certify.positions import RANKS, TILTS, Positions
+from redraft.certify import reuse
+from redraft.certify.positions import RANKS, TILTS, Other, Positions
 from redraft.lab.audit.goodness import g_test
 
 TAILS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -23,6 +24,8 @@ LEAST_VARIANCE = 10.0
 """Smallest variance of a count that is tested: smaller counts are neither normal nor informative."""
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares of another policy in the mixtures that are alternatives."""
+DRAFTED = (0.1, 0.2, 0.5, 1.0)
+"""Shares of responses that reuse a draft, in the alternatives."""
 CONTEXTS, LEAST_CONTEXT = 64, 200
 """Most frequent preceding tokens whose next tokens are tested separately, and how often each has to occur."""
 
@@ -67,12 +70,12 @@ def count_p_values(observed: np.ndarray, expected: np.ndarray, variance: np.ndar
     return np.minimum(1, 4 * np.exp(np.minimum(freedman, np.minimum(poisson, 0))))
 
 
-def families(tested: Positions, others: Mapping[str, np.ndarray], decode: Decode) -> list[Test]:
+def families(tested: Positions, others: Mapping[str, Other], decode: Decode) -> list[Test]:
     """All tests of sampled tokens; those that need several prompts, samples or calls only where there are.
 
     Args:
         tested: the sampled tokens.
-        others: log-probabilities of the tokens under other policies, float64 (N,), by the policy's name.
+        others: the tokens under other policies, by the policy's name.
         decode: text of a token.
     """
     found = [
@@ -87,7 +90,7 @@ def families(tested: Positions, others: Mapping[str, np.ndarray], decode: Decode
         _prompts(tested),
         *_independence(tested),
         _equal(tested),
-        *(_other(tested, name, log_prob) for name, log_prob in others.items()),
+        *(_other(tested, name, other) for name, other in others.items()),
     ]
     return [test for test in found if test is not None]
 
@@ -104,11 +107,19 @@ def _impossible(tested: Positions, decode: Decode) -> Test:
     return Test("impossible tokens", 0.0 if len(where) else 1.0, text, "another model, rows of a batch mixed up")
 
 
+def ratio_p_value(log_ratios: np.ndarray) -> float:
+    """P-value of the log likelihood ratios of several alternatives.
+
+    Their mean is at least x with probability 1 / x at most, by Ville's inequality.
+    """
+    evidence = special.logsumexp(log_ratios) - np.log(np.size(log_ratios))
+    return float(np.exp(-max(evidence, 0.0)))
+
+
 def _tilt(ratio_A: np.ndarray) -> tuple[float, float]:
     """P-value of summed log likelihood ratios (A,), and the best alternative's temperature, a multiple."""
     best = int(np.argmax(ratio_A))
-    # By Ville's inequality, the mean of the ratios exceeds 1 / p with probability p at most.
-    return float(min(1.0, len(TILTS) * np.exp(-ratio_A[best]))), 1 / (1 + TILTS[best]) if ratio_A[best] > 0 else 1.0
+    return ratio_p_value(ratio_A), 1 / (1 + TILTS[best]) if ratio_A[best] > 0 else 1.0
 
 
 def _temperature(tested: Positions) -> Test:
@@ -117,9 +128,15 @@ def _temperature(tested: Positions) -> Test:
     return Test("temperature", p_value, text, "temperature, stale weights, another model, lenience, a wrong residual")
 
 
+def _g_p_value(counts: np.ndarray, distribution: np.ndarray) -> float:
+    """P-value of a G-test; 1 if all classes are so rare that they are one, which has no freedom."""
+    test = g_test(counts, distribution)
+    return test.p_value if test.classes > 1 or test.p_value == 0 else 1.0
+
+
 def _bins(u: np.ndarray, bins: int) -> tuple[float, np.ndarray]:
     counts, _ = np.histogram(u, bins, (0, 1))
-    return g_test(counts, np.full(bins, 1 / bins)).p_value, counts * bins / len(u)
+    return _g_p_value(counts, np.full(bins, 1 / bins)), counts * bins / len(u)
 
 
 def _uniform(tested: Positions) -> Test:
@@ -154,7 +171,7 @@ def groups(index: np.ndarray) -> np.ndarray:
     return np.where(index < 4, index, 2 + np.floor(np.log2(np.maximum(index, 1))).astype(int))
 
 
-def _span(group: int) -> str:
+def span(group: int) -> str:
     """Positions of a group, as text."""
     return f"position {group}" if group < 4 else f"positions {2 ** (group - 2)} to {2 ** (group - 1) - 1}"
 
@@ -164,7 +181,7 @@ def _end_token(tested: Positions) -> Test | None:
         return None
     labels = [("all positions", np.ones(len(tested), dtype=bool))]
     group = groups(tested.index)
-    labels += [(_span(int(g)), group == g) for g in np.unique(group)]
+    labels += [(span(int(g)), group == g) for g in np.unique(group)]
     p = tested.end_prob
     cells = np.array([[tested.end[r].sum(), p[r].sum(), (p[r] * (1 - p[r])).sum(), r.sum()] for _, r in labels])
     p_values = count_p_values(*cells.T)
@@ -228,7 +245,7 @@ def _partitions(tested: Positions, decode: Decode) -> Iterator[list[_Counts]]:
     """Counts over all positions, by group of positions, and by the token before."""
     group = groups(tested.index)
     labels = [[("in all", np.arange(len(tested)))]]
-    labels.append([(f"at {_span(int(g))}", np.flatnonzero(group == g)) for g in np.unique(group)])
+    labels.append([(f"at {span(int(g))}", np.flatnonzero(group == g)) for g in np.unique(group)])
     before, often = np.unique(tested.previous, return_counts=True)
     kept = np.argsort(-often, kind="stable")[:CONTEXTS]
     kept = kept[often[kept] >= LEAST_CONTEXT]
@@ -267,11 +284,11 @@ def _positions(tested: Positions) -> Test:
     for g in np.unique(group):
         rows = group == g
         p_value, multiple = _tilt(tested.ratio[rows].sum(axis=0))
-        results.append((p_value, f"{_span(int(g))}: closest to {multiple:.2f} times the temperature"))
+        results.append((p_value, f"{span(int(g))}: closest to {multiple:.2f} times the temperature"))
         if rows.sum() >= LEAST_CONTEXT:
             p_value, shares = _bins(tested.u[rows], FEW_BINS)
             text = f"{shares[0]:.3f} times as many tokens as expected in the most probable 10 % of the mass"
-            results.append((p_value, f"{_span(int(g))}: {text}"))
+            results.append((p_value, f"{span(int(g))}: {text}"))
     p_value, text = min(results)
     meaning = "a wrong first token, errors that begin or end at a position"
     return Test("positions", min(1.0, len(results) * p_value), text, meaning)
@@ -288,8 +305,9 @@ def _prompts(tested: Positions) -> Test:
         probs = np.append(tested.top_probs[first[0]], max(1 - tested.top_probs[first[0]].sum(), 0))
         same = tested.top[first[0]] == tested.token[first][:, None]
         counts = np.append(same.sum(axis=0), (~same.any(axis=1)).sum())
-        test = g_test(counts, probs / probs.sum())
-        results.append((test.p_value, f"prompt {prompt}: first tokens at total variation {test.distance:.2f}"))
+        probs /= probs.sum()
+        distance = np.abs(counts / counts.sum() - probs).sum() / 2
+        results.append((_g_p_value(counts, probs), f"prompt {prompt}: first tokens at total variation {distance:.2f}"))
     p_value, text = min(results)
     return Test("prompts", min(1.0, len(results) * p_value), text, "single prompts that are truncated or mixed up")
 
@@ -351,16 +369,36 @@ def _equal(tested: Positions) -> Test | None:
     return Test("equal responses", float(np.exp(-max(evidence, 0.0))), text, "copied or cached responses")
 
 
-def _other(tested: Positions, name: str, log_prob: np.ndarray) -> Test:
-    """Likelihood ratios of mixtures with another policy, over the beginnings of responses, where drafts act."""
+def _other(tested: Positions, name: str, other: Other) -> Test:
+    """Likelihood ratios of mixtures with another policy, and of responses that reuse its drafts wrongly."""
     with np.errstate(over="ignore", invalid="ignore"):
         # A token that the policy or the other one does not know counts as one of the other's impossible ones.
-        ratio = np.exp(np.clip(np.nan_to_num(log_prob - tested.log_prob, nan=-700.0), -700, 700))
+        ratio = np.exp(np.clip(np.nan_to_num(other.log_prob - tested.log_prob, nan=-700.0), -700, 700))
     logs = np.column_stack([np.log1p(share * (ratio - 1)) for share in SHARES])
+    # Over the beginnings of responses, where drafts act.
     lengths = 2 ** np.arange(int(tested.index.max()).bit_length() + 1)
     sums = np.array([logs[tested.index < length].sum(axis=0) for length in lengths])
     length, share = np.unravel_index(int(sums.argmax()), sums.shape)
-    text = f"log likelihood ratio {sums.max():.1f} of a mixture with a share {SHARES[share]:g} of it"
-    text += f" in the first {lengths[length]} tokens"
-    p_value = float(min(1.0, sums.size * np.exp(-max(sums.max(), 0.0))))
-    return Test(f"nearness to {name}", p_value, text, "stale weights, a missing residual, lenience, a wrong cut")
+    what = f"a mixture with a share {SHARES[share]:g} of it in the first {lengths[length]} tokens"
+    found = [sums.ravel()]
+    if (reused := reuse_ratios(tested, other)) is not None:
+        found.append(reused.sum(axis=0).ravel())
+        if found[1].max() > found[0].max():
+            drafted, error = np.unravel_index(int(found[1].argmax()), reused.shape[1:])
+            what = f"drafts from it in a share {DRAFTED[drafted]:g} of the responses, {reuse.ERRORS[error]}"
+    evidence = np.concatenate(found)
+    text = f"log likelihood ratio {evidence.max():.1f} of {what}"
+    meaning = "stale weights, a missing residual, lenience, a wrong cut"
+    return Test(f"nearness to {name}", ratio_p_value(evidence), text, meaning)
+
+
+def reuse_ratios(tested: Positions, other: Other) -> np.ndarray | None:
+    """Log likelihood ratio of each of R responses for each of `DRAFTED` and each error of reuse, float64 (R, D, E).
+
+    None unless the whole vocabulary is known.
+    """
+    if np.isnan(other.factors).any():
+        return None
+    ratios = reuse.ratios(other.factors, tested.index)
+    with np.errstate(divide="ignore"):
+        return np.log1p(np.array(DRAFTED)[:, None] * (ratios[:, None] - 1))

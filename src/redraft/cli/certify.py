@@ -144,20 +144,25 @@ def _tokens(prompt: Any, tokenizer: Any, file: Path) -> list[int]:
 
 def _named(name: str, key: str) -> Any:
     """Object of a module in the working directory or installed, by MODULE:NAME."""
+    from redraft.certify.protocol import blamed
+
     module, _, attribute = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
+    if str(Path.cwd()) not in sys.path:
+        # It stays: the module's functions may import others when they are called.
+        sys.path.insert(0, str(Path.cwd()))
     try:
-        return getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):
-            raise  # a package that the module needs
+        with blamed(f"the module {module}"):
+            found = import_module(module)
+    except UserError as error:
+        cause = error.__cause__
+        if not isinstance(cause, ModuleNotFoundError):
+            raise
+        if not f"{module}.".startswith(f"{cause.name}."):
+            raise cause from None  # a package that the module needs
         raise UserError("there is no such module", key=key, value=name, allowed="MODULE:NAME") from None
-    except AttributeError:
-        raise UserError(
-            f"the module has no {attribute or 'name'}", key=key, value=name, allowed="MODULE:NAME"
-        ) from None
-    finally:
-        sys.path.pop(0)
+    if not attribute or not hasattr(found, attribute):
+        raise UserError(f"the module has no {attribute or 'name'}", key=key, value=name, allowed="MODULE:NAME")
+    return getattr(found, attribute)
 
 
 def _policy(name: str, end_tokens: str, model: str, top: int) -> tuple["Policy", Any]:
