@@ -102,7 +102,7 @@ lock: ## resolve envs/*/requirements.in again
 clean: ## remove environments, Snakemake's records and mutants; keep results
 	rm -rf $(VENV) $(LIGHTEVAL) $(VLLM_OF_GPU) .snakemake mutants
 
-$(READY): $(wildcard envs/$(NAME)/*.lock) envs/punkt.txt envs/slurm.txt envs/install.sh pyproject.toml
+$(READY): $(wildcard envs/$(NAME)/*.lock) envs/punkt.txt envs/slurm.txt envs/gym.txt envs/install.sh pyproject.toml
 	sh envs/install.sh $(VENV) $(NAME)
 
 $(VENV)/.mutation: $(READY) envs/mutation.txt

@@ -70,6 +70,10 @@ rm -rf "$wheel"
 case $name in lighteval | vllm-of-gpu) with_project=no ;; *) with_project=yes ;; esac
 if [ "$with_project" = yes ]; then
     install "$(grep -c == envs/slurm.txt)" --require-hashes -r envs/slurm.txt
+    # Optional, since one of its packages is compiled here. Not isolated: the lock has the setuptools that builds it.
+    if ! try_install "$(grep -c == envs/gym.txt)" --no-build-isolation --require-hashes -r envs/gym.txt; then
+        echo "reasoning-gym could not be installed; docs/reasoning-gym.md says what it needs, pip's output is in $log" >&2
+    fi
     install 1 --no-build-isolation -e .
 fi
 # On all cores, which pip does not. Some packages have files for other versions of Python, which do not compile.

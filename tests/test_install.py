@@ -20,6 +20,7 @@ INTERPRETER = """#!/bin/sh
 case "$*" in
     --version) echo "Python 3.11.0" ;;
     "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; echo "$0" > "$3/base" ;;
+    *" install "*gym.txt) echo "$*" >> "$PIP_CALLS"; exit "${PIP_ENDS_GYM:-0}" ;;
     *" install "*flash*) echo "$*" >> "$PIP_CALLS"; exit "$PIP_ENDS" ;;
     *" install "*) echo "$*" >> "$PIP_CALLS"; cat "$PIP_SAYS"; exit "$PIP_ENDS_OTHERS" ;;
     *" download "*) echo "WARNING: no index" >&2; exit 1 ;;
@@ -82,7 +83,12 @@ def test_the_installer_shows_the_counter_and_keeps_all_that_pip_said(install, tm
         "WARNING"
     )
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert [call.rpartition(" ")[2] for call in calls] == ["envs/cpu/requirements.lock", "envs/slurm.txt", "."]
+    assert [call.rpartition(" ")[2] for call in calls] == [
+        "envs/cpu/requirements.lock",
+        "envs/slurm.txt",
+        "envs/gym.txt",
+        ".",
+    ]
     assert all("--no-deps" in call for call in calls)
     assert (tmp_path / "venv/.ready").read_text() == "cpu\n"
 
@@ -104,6 +110,14 @@ def test_a_failure_ends_the_installer_with_pip_s_error_and_its_log_named(install
     assert not (tmp_path / "venv/.ready").exists()
 
 
+def test_the_environment_is_complete_where_reasoning_gym_cannot_be_compiled(install, tmp_path):
+    result = install("", 0, PIP_ENDS_GYM="1")
+    assert result.returncode == 0, result.stderr
+    assert "reasoning-gym could not be installed; docs/reasoning-gym.md" in result.stderr
+    assert (tmp_path / "calls").read_text().splitlines()[-1].endswith(" -e .")
+    assert (tmp_path / "venv/.ready").read_text() == "cpu\n"
+
+
 WHEEL = "https://mirror.example/flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl#sha256=" + 64 * "0"
 
 
@@ -115,7 +129,8 @@ def test_flash_attention_comes_last_and_only_on_request(install, tmp_path, envir
     result = install("", 0, environment, **({"FLASH_ATTN": choice} if choice else {}))
     assert result.returncode == 0, result.stderr
     calls = [call.rpartition(" ")[2] for call in (tmp_path / "calls").read_text().splitlines()]
-    assert calls == [f"envs/{environment}/requirements.lock", "envs/slurm.txt", "."] + ([last] if last != "." else [])
+    always = [f"envs/{environment}/requirements.lock", "envs/slurm.txt", "envs/gym.txt", "."]
+    assert calls == always + ([last] if last != "." else [])
     assert ("flash-attn is not installed" in result.stderr) is (last == ".")
     assert (tmp_path / "venv/.ready").read_text() == f"{environment}\n"
 

