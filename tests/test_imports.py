@@ -77,6 +77,20 @@ ALLOWED = {
         "redraft.tasks",
     },
     "redraft.verl_cpu": {"redraft.train.verl.critic"},
+    "redraft.integrations": set(),
+    "redraft.integrations.verl": {
+        "redraft.config.base",
+        "redraft.config.capability",
+        "redraft.config.read",
+        "redraft.config.reuse",
+        "redraft.engines.requests",
+        "redraft.engines.vllm.engine",
+        "redraft.errors",
+        "redraft.files",
+        "redraft.messages",
+        "redraft.methods",
+        "redraft.rollout",
+    },
     "redraft.evaluate": {
         *BASE,
         "redraft.config",
@@ -211,7 +225,7 @@ SAMPLERS = {
 
 # Each heavy package, and the parts that may import it.
 ONLY_IN = {
-    "verl": {"redraft.train", "redraft.verl_cpu"},
+    "verl": {"redraft.integrations.verl", "redraft.train", "redraft.verl_cpu"},
     "hydra": {"redraft.train"},
     "omegaconf": {"redraft.train"},
     "vllm": {"redraft.engines", "redraft.train", "redraft.verl_cpu"},
@@ -231,6 +245,7 @@ ONLY_IN = {
         "redraft.certify.transformers_policy",
         "redraft.lab.audit",
         "redraft.engines",
+        "redraft.integrations.verl.manager",
         "redraft.train",
         *SAMPLERS,
         "redraft.evaluate.cases",

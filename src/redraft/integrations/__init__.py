@@ -1,0 +1,1 @@
+"""This project's methods inside other people's trainers."""

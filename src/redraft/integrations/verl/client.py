@@ -1,0 +1,170 @@
+"""verl's client of its servers, with drafts: a response begins with what is kept of an earlier one."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from redraft.engines.vllm.engine import Output
+from redraft.errors import UserError
+from redraft.integrations.verl.plan import Plan
+from redraft.integrations.verl.server import ServerEngine
+from redraft.integrations.verl.store import key_of
+from redraft.integrations.verl.tally import Outcome
+from redraft.rollout.context import Meter, RolloutContext, Streams
+from redraft.rollout.memory import Memory
+from redraft.rollout.types import Group, Rollout, Sample, Task, TopLogProbs
+
+logger = logging.getLogger(__name__)
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
+"""Sampling parameters under which vLLM's scores are the sampled distribution's; the other is `top_k`."""
+FORWARDED = ("priority", "mm_processor_kwargs")
+"""Arguments of a request without images that verl passes on to its server."""
+_said: set[str] = set()
+
+
+class DraftingClient:
+    """Replaces verl's client in an agent loop, for one sample of one step.
+
+    Each request of the loop, so each turn of a dialogue, may have a draft: an earlier answer to the same tokens, tool
+    answers included. Its response has the distribution that the plan's method gives it, and is the next draft.
+
+    Args:
+        client: verl's own.
+        store: handle of the `DraftStore`.
+        sample: index within the prompt's group.
+        step: verl's step, from 1.
+    """
+
+    def __init__(self, client: Any, plan: Plan, store: Any, sample: int, step: int) -> None:
+        self.client, self.plan, self.store, self.sample, self.step = client, plan, store, sample, step
+        self._strategy = plan.reuse.strategy()
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **further: Any
+    ) -> Output:
+        """Serve a request of the loop; same arguments and answer as verl's `LLMServerClient.generate`.
+
+        The answer's `extra_fields` also have `redraft`, with the counts of this response.
+        """
+
+        async def own() -> Output:
+            params = dict(sampling_params)
+            return await self.client.generate(request_id, prompt_ids=prompt_ids, sampling_params=params, **further)
+
+        if why := self._unfit(sampling_params, further):
+            output = await own()
+            outcome = Outcome(len(output.token_ids), own=why)
+            await self.store.count.remote(outcome)
+            return _marked(output, outcome)
+        key, rollout = key_of(prompt_ids, self.sample), None
+        draft, becomes_draft = await self.store.find.remote(key)
+        outcome = Outcome(0, own="failed")
+        forwarded = {name: further[name] for name in FORWARDED if further.get(name)}
+        engine = ServerEngine(self.client, self.plan, request_id, sampling_params, forwarded)
+        try:
+            try:
+                rollout = await self._response(key, draft, prompt_ids, sampling_params, engine)
+                outcome, output = outcome_of(rollout, engine), answer_of(rollout, engine, sampling_params)
+            except (RuntimeError, UserError) as error:
+                # verl would go on without this response, and train on a smaller group.
+                _say(f"a response is sampled without its draft: {error}")
+                rollout, output = None, await own()
+                outcome = Outcome(len(output.token_ids), own="restarted")
+            return _marked(output, outcome)
+        finally:
+            stored = rollout and stored_part(rollout, self.plan.room(len(prompt_ids)))
+            await self.store.put.remote(key, stored if becomes_draft else None, outcome)
+
+    def _unfit(self, params: Mapping[str, Any], further: Mapping[str, Any]) -> str:
+        """Why a request gets no draft; empty if it may have one."""
+        if self.plan.reuse.kind == "vanilla":
+            return "no_reuse"
+        # The tokens of a prompt do not tell one image from another.
+        if any(further.get(name) for name in ("image_data", "video_data", "audio_data")):
+            return "images"
+        # A greedy baseline, for example.
+        if self.plan.reuse.kind != "random" and (
+            any(params.get(name, value) != value for name, value in PLAIN.items())
+            or params.get("top_k", -1) not in (-1, 0)
+        ):
+            return "other_sampling"
+        return ""
+
+    async def _response(
+        self, key: int, draft: Rollout | None, prompt: list[int], params: Mapping[str, Any], engine: ServerEngine
+    ) -> Rollout:
+        """Response by the plan's method.
+
+        Raises:
+            RuntimeError: if a server failed or changed its weights meanwhile.
+        """
+        memory = Memory(self.plan.reuse.retention)
+        if draft is not None:
+            memory.put(Group(key, 0, (Sample(draft, 0.0),)))
+        limit = self.plan.limit(len(prompt), params.get("max_tokens"))
+        streams = Streams(self.plan.seed, self.step)
+        context = RolloutContext(engine, _no_reward, memory, Meter(), streams, {key: prompt}, limit)
+        group = await self._strategy(Task(key, 1, 1), context)
+        if len(versions := {output.extra_fields.get("global_steps") for output in engine.outputs}) > 1:
+            raise RuntimeError(f"verl's servers changed their weights within a response (steps {versions})")
+        return group.rollouts[0]
+
+
+def outcome_of(rollout: Rollout, engine: ServerEngine) -> Outcome:
+    """Counts of a response."""
+    kept, drift = rollout.prefix_length, None
+    if len(engine.scored) or not kept:
+        # As in the records of training: exp(g) - 1 - g, with g = log p - log q.
+        gaps = engine.scored[:kept].astype(np.float64) - rollout.log_probs[:kept]
+        drift = float((np.expm1(gaps) - gaps).sum())
+    return Outcome(rollout.length, rollout.draft_length, kept, rollout.verified, drift)
+
+
+def answer_of(rollout: Rollout, engine: ServerEngine, params: Mapping[str, Any]) -> Any:
+    """The response as an answer of verl's server."""
+    last = engine.outputs[-1] if engine.outputs else None
+    if last is None:
+        raise RuntimeError("a draft was kept whole without a request, so no answer says which weights the servers have")
+    preempted = [output.num_preempted for output in engine.outputs if output.num_preempted is not None]  # type: ignore[attr-defined]
+    fields = {k: v for k, v in last.extra_fields.items() if k not in ("prompt_logprobs", "prompt_ids")}
+    return last.model_copy(  # type: ignore[attr-defined]
+        update={
+            "token_ids": rollout.tokens.tolist(),
+            "log_probs": rollout.log_probs.tolist() if params.get("logprobs") else None,
+            "stop_reason": "completed",
+            "num_preempted": sum(preempted) if preempted else None,
+            "extra_fields": fields,
+        }
+    )
+
+
+def stored_part(rollout: Rollout, room: int) -> Rollout:
+    """The response as a draft: as much of it as can be scored.
+
+    A prefix of fixed length is a draft like any other: it was sampled from the policy too.
+    """
+    if rollout.length <= room:
+        return rollout
+    top = TopLogProbs(rollout.top.tokens[:room], rollout.top.log_probs[:room]) if rollout.top else None
+    arrays = {name: getattr(rollout, name)[:room] for name in ("tokens", "log_probs", "sampled_at")}
+    return replace(rollout, **arrays, top=top, prefix_length=min(rollout.prefix_length, room))
+
+
+def _marked(output: Any, outcome: Outcome) -> Any:
+    output.extra_fields["redraft"] = {"draft": outcome.draft, "kept": outcome.kept, "verified": outcome.verified}
+    return output
+
+
+def _say(message: str) -> None:
+    """Log a warning once in this process."""
+    if message not in _said:
+        _said.add(message)
+        logger.warning("redraft: %s", message)
+
+
+async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
+    """Rewards, which verl computes itself."""
+    return np.zeros(len(rollouts), dtype=np.float32)

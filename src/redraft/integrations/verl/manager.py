@@ -1,0 +1,137 @@
+"""verl's manager of agent loops, with the store of a run's drafts. verl creates it in its driver process."""
+
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from verl.experimental.agent_loop import AgentLoopManager
+from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+from verl.utils import tensordict_utils
+from verl.utils.fs import copy_to_local
+from verl.utils.import_utils import resolve_config_path
+from verl.utils.model import get_max_position_embeddings
+from verl.utils.tracking import Tracking
+
+from redraft.errors import UserError
+from redraft.integrations.verl.loop import SAMPLE, STEP
+from redraft.integrations.verl.plan import Plan, identity, plan, settings_in
+from redraft.integrations.verl.store import NAME, DraftStore, prepare_folder
+
+logger = logging.getLogger(__name__)
+
+
+def plan_of(config: Any) -> Plan:
+    """The plan of a run with verl's configuration.
+
+    Raises:
+        UserError: for settings that do not fit, before anything is sampled.
+    """
+    agent, model = config.actor_rollout_ref.rollout.agent, config.actor_rollout_ref.model
+    if not agent.agent_loop_config_path:
+        raise UserError(
+            "verl does not know the agent loops that reuse drafts",
+            key="actor_rollout_ref.rollout.agent.agent_loop_config_path",
+            allowed="the path that `python -m redraft.integrations.verl` prints, or a file of your own like it",
+        )
+    settings = settings_in(Path(resolve_config_path(agent.agent_loop_config_path)), agent.default_agent_loop)
+    trusted = {"trust_remote_code": bool(model.get("trust_remote_code"))}
+    path = copy_to_local(model.path)
+    tokenizer = AutoTokenizer.from_pretrained(copy_to_local(model.get("tokenizer_path") or model.path), **trusted)
+    hf_config = AutoConfig.from_pretrained(path, **trusted)
+    known = identity(model.path, hf_config.to_dict(), tokenizer.get_vocab(), tokenizer.chat_template)
+    longest = config.actor_rollout_ref.rollout.max_model_len or get_max_position_embeddings(hf_config)
+    return plan(config, settings, stops_of(path, hf_config, tokenizer), longest, known)
+
+
+def stops_of(path: str, hf_config: Any, tokenizer: Any) -> frozenset[int]:
+    """Tokens with which vLLM ends a response (its `SamplingParams.update_from_generation_config`)."""
+    try:
+        named = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # there is no such file
+        named = GenerationConfig.from_model_config(hf_config).eos_token_id
+    return frozenset({tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])} - {None})
+
+
+class _WithDrafts:
+    """Mixin of verl's managers: starts the store, and tells agent loops the step."""
+
+    config: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        decided = plan_of(self.config)
+        prepare_folder(decided)
+        if decided.replaced:
+            logger.warning("redraft: %s", decided.replaced)
+        # On this node, whose paths are those of verl's checkpoints. The handle keeps the store alive.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        options = {"name": NAME, "num_cpus": 0, "scheduling_strategy": here}
+        self.store: Any = ray.remote(DraftStore).options(**options).remote(decided)
+        log_metrics(self.store)
+
+    def _begin(self, step: int | None, validates: bool) -> int:
+        """Begin a step; returns what agent loops are told."""
+        if validates or not step:
+            return 0
+        ray.get(self.store.begin.remote(int(step)))
+        return int(step)
+
+
+class _ManagerV1(_WithDrafts, AgentLoopManagerTQ):
+    """The manager of the V1 trainers."""
+
+    def generate_sequences(self, prompts: Any) -> None:
+        """Dispatch a batch of prompts, each with the step."""
+        step, validates = (tensordict_utils.get_non_tensor_data(prompts, k, None) for k in ("global_steps", "validate"))
+        tensordict_utils.assign_non_tensor_data(prompts, STEP, self._begin(step, bool(validates)))
+        super().generate_sequences(prompts)
+
+
+class _ManagerV0(_WithDrafts, AgentLoopManager):
+    """The manager of the V0 trainer."""
+
+    def generate_sequences(self, prompts: Any) -> Any:
+        """Roll out a batch of samples, each with the step and its index within its group."""
+        step = self._begin(prompts.meta_info.get("global_steps"), bool(prompts.meta_info.get("validate")))
+        columns = prompts.non_tensor_batch
+        columns[STEP] = np.full(len(prompts), step)
+        columns[SAMPLE] = occurrences(columns["uid"] if "uid" in columns else columns["index"])
+        return super().generate_sequences(prompts)
+
+
+class DraftManager:
+    """`agent_loop_manager_class` of verl's V0 and V1 trainers."""
+
+    @classmethod
+    def create(cls, config: Any, **kwargs: Any) -> Any:
+        """The manager of the configured trainer; arguments as of verl's `AgentLoopManager.create`."""
+        manager = _ManagerV1 if config.trainer.get("use_v1") else _ManagerV0
+        return manager.create(config=config, **kwargs)
+
+
+def occurrences(names: Any) -> np.ndarray:
+    """How often each name occurred before, int64 (n,)."""
+    seen: Counter = Counter()
+    numbers = []
+    for name in names:
+        numbers.append(seen[name])
+        seen[name] += 1
+    return np.array(numbers, dtype=np.int64)
+
+
+def log_metrics(store: Any) -> None:
+    """Add the store's metrics of a step to what verl's trainer logs in this process.
+
+    verl passes no metrics of agent loops to its logger: V0 knows three names, V1 none.
+    """
+    log = Tracking.log
+
+    def with_metrics(self: Tracking, data: dict[str, Any], step: int, backend: Any = None) -> None:
+        log(self, {**data, **ray.get(store.metrics.remote(step))}, step, backend)
+
+    Tracking.log = with_metrics

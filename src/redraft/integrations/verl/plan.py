@@ -1,0 +1,205 @@
+"""What one run of verl does with drafts: its settings, and what verl's servers can serve of them."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from redraft.config.base import Config
+from redraft.config.read import parse, read_yaml
+from redraft.config.reuse import Reuse
+from redraft.errors import UserError
+from redraft.files import json_text
+from redraft.methods.one_hot import OneHotReuse
+from redraft.methods.reuse import ReuseMethod
+from redraft.methods.vanilla import Vanilla
+
+KINDS = ("vanilla", "one_hot", "block", "residual", "speculative", "random")
+"""Methods that decide about each response alone, and whose responses verl's losses take as they are."""
+MAX_LOGPROBS = 20
+"""vLLM's own `max_logprobs`."""
+FOLDER = "redraft_drafts"
+"""Folder of the drafts, next to verl's `global_step_N`."""
+
+
+class ReuseSettings(Config):
+    """`settings` of an agent loop in `agent_loops.yaml`."""
+
+    reuse: Reuse = Field(default_factory=OneHotReuse)
+    memory_gib: float = Field(default=4.0, gt=0, le=2**20)
+    """Most memory of all drafts in GiB, counted as if each were of full length, so that no draft's own length decides
+    whether it is kept."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the uniforms that accept draft tokens."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Decisions for a run, made once in verl's driver process.
+
+    Attributes:
+        reuse: the method that runs.
+        replaced: why it is another one than configured; empty if it is not.
+        stops: tokens with which verl's servers end a response.
+        prompt_length, response_length, max_model_len: verl's limits, tokens.
+        biased: the servers' log-probabilities of sampled tokens are those after a request's biases.
+        seeded: requests need seeds, as with verl's `full_determinism`.
+        capacity: most responses in memory.
+        folder: of the saved drafts; None if verl saves no checkpoints.
+        setup: what the drafts depend on; saved drafts of another setup are rejected.
+    """
+
+    reuse: ReuseMethod
+    replaced: str
+    stops: frozenset[int]
+    prompt_length: int
+    response_length: int
+    max_model_len: int
+    biased: bool
+    seeded: bool
+    seed: int
+    capacity: int
+    folder: Path | None
+    setup: Mapping[str, Any]
+
+    def limit(self, prompt: int, max_tokens: int | None) -> int:
+        """Longest response of a request, tokens, as verl's vLLM server computes it (`vLLMHttpServer.generate`)."""
+        if max_tokens is None:
+            max_tokens = min(self.response_length, self.prompt_length + self.response_length - prompt)
+        return max(1, min(max_tokens, self.max_model_len - prompt))
+
+    def room(self, prompt: int) -> int:
+        """Longest draft that can be scored, tokens: the servers sample one token after it."""
+        return max(0, self.max_model_len - prompt - 1)
+
+
+def settings_in(file: Path, name: str) -> ReuseSettings:
+    """Settings of the agent loop `name` in verl's file of agent loops.
+
+    Raises:
+        UserError: if there is no such loop, or a setting is wrong.
+    """
+    content = read_yaml(file)
+    loops = content if isinstance(content, list) else []
+    found = {loop["name"]: loop for loop in loops if isinstance(loop, dict) and "name" in loop}
+    if "settings" not in found.get(name, {}):
+        raise UserError(
+            "verl's default agent loop is not one that reuses drafts",
+            file=file,
+            key="actor_rollout_ref.rollout.agent.default_agent_loop",
+            value=name,
+            allowed=[each for each, loop in found.items() if "settings" in loop],
+        )
+    settings = parse(ReuseSettings, found[name]["settings"], file)
+    if settings.reuse.kind not in KINDS or getattr(settings.reuse, "fresh_every", None):
+        raise UserError(
+            "under stock verl this method has no reuse of drafts",
+            file=file,
+            key="settings.reuse",
+            value=settings.reuse.model_dump(mode="json"),
+            allowed=f"kind {', '.join(KINDS)}, without fresh_every",
+        )
+    return settings
+
+
+def served(reuse: ReuseMethod, rollout: Mapping[str, Any]) -> tuple[ReuseMethod, str]:
+    """The method that verl's stock servers can serve, and why it is another one than `reuse`; empty if it is not.
+
+    Args:
+        rollout: verl's `actor_rollout_ref.rollout`.
+    """
+    if isinstance(reuse, Vanilla):
+        return reuse, ""
+    scores = reuse.kind != "random"
+    vllm = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
+    most = vllm.get("max_logprobs", MAX_LOGPROBS)
+    obstacles: Sequence[tuple[bool, str]] = (
+        (rollout["name"] != "vllm", f"rollout.name is {rollout['name']}, and only vllm scores a draft"),
+        (
+            scores and rollout["temperature"] != 1,
+            f"rollout.temperature is {rollout['temperature']}, and vLLM scores a draft at temperature 1 only",
+        ),
+        (
+            scores and (rollout["top_p"] != 1 or rollout["top_k"] not in (-1, 0)),
+            "rollout.top_p or rollout.top_k truncates the distribution, and vLLM scores a draft under the whole one",
+        ),
+        (
+            scores and rollout.get("logprobs_mode") not in ("processed_logprobs", "raw_logprobs"),
+            f"rollout.logprobs_mode is {rollout.get('logprobs_mode')}, which gives no log-probabilities",
+        ),
+        ("worker_cls" in vllm, "engine_kwargs.vllm.worker_cls names another worker than vLLM's"),
+        (
+            bool((rollout.get("disaggregation") or {}).get("enabled")),
+            "rollout.disaggregation does not return the scores of a prompt",
+        ),
+        (
+            bool((rollout.get("mtp") or {}).get("enable_rollout")),
+            "rollout.mtp speculates, and biases of a first token are not known to hold then",
+        ),
+        (
+            bool(rollout.get("enable_rollout_routing_replay")),
+            "rollout.enable_rollout_routing_replay needs the experts of kept tokens, which are not stored",
+        ),
+    )
+    for wrong, why in obstacles:
+        if wrong:
+            return Vanilla(), f"{why}; responses are sampled without drafts"
+    if most != -1 and reuse.retention.top > most:
+        why = f"reuse.top is {reuse.retention.top}, above vLLM's max_logprobs of {most} (engine_kwargs.vllm)"
+        return OneHotReuse(), f"{why}; the rule is one_hot instead"
+    return reuse, ""
+
+
+def plan(config: Any, settings: ReuseSettings, stops: frozenset[int], max_model_len: int, model: str) -> Plan:
+    """The plan of a run.
+
+    Args:
+        config: verl's configuration.
+        stops: tokens that end a response.
+        max_model_len: the servers' limit, tokens.
+        model: identity of model and tokenizer.
+
+    Raises:
+        UserError: for a trainer that changes weights while responses are sampled.
+    """
+    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
+    mode = trainer.v1.trainer_mode if trainer.get("use_v1") else "sync"
+    if mode != "sync":
+        raise UserError(
+            "drafts are verified by one policy, and this trainer changes it while responses are sampled",
+            key="trainer.v1.trainer_mode",
+            value=mode,
+            allowed="sync",
+        )
+    reuse, replaced = served(settings.reuse, rollout)
+    # A token: id, log-probability and step, and 8 bytes for each of the top; a response: about two kilobytes.
+    most_bytes = rollout.response_length * (12 + 8 * reuse.retention.top) + 2048
+    limits = {name: rollout[name] for name in ("prompt_length", "response_length", "temperature", "top_p", "top_k")}
+    return Plan(
+        reuse=reuse,
+        replaced=replaced,
+        stops=frozenset() if rollout.get("ignore_eos") else stops,
+        prompt_length=rollout.prompt_length,
+        response_length=rollout.response_length,
+        max_model_len=max_model_len,
+        biased=rollout.get("logprobs_mode") == "processed_logprobs",
+        seeded=bool(rollout.get("full_determinism")),
+        seed=settings.seed,
+        capacity=max(1, int(settings.memory_gib * 2**30 / most_bytes)),
+        folder=Path(trainer.default_local_dir).absolute() / FOLDER if trainer.save_freq > 0 else None,
+        setup={**limits, "max_model_len": max_model_len, "reuse": reuse.model_dump(mode="json"), "model": model},
+    )
+
+
+def identity(*contents: Any) -> str:
+    """Hash of what JSON can hold, 16 hexadecimal digits."""
+    return hashlib.sha256(json_text(contents).encode()).hexdigest()[:16]
+
+
+def setup_text(setup: Mapping[str, Any]) -> Any:
+    """A setup as JSON reads it back, for comparison."""
+    return json.loads(json_text(dict(setup)))

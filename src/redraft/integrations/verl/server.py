@@ -1,0 +1,163 @@
+"""The engine protocol over verl's own servers, for one response: what strategies need of stock vLLM workers.
+
+A draft is scored by one request whose prompt is ours and the draft (`prompt_logprobs`, one token sampled and dropped).
+vLLM computes such a request without its prefix cache, but leaves the result there for the requests that follow. A
+residual distribution is sampled by biases of one token's logits. vLLM's own worker scores at temperature 1 alone.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from redraft.config.capability import Capability
+from redraft.engines.requests import check_capabilities
+from redraft.engines.vllm.engine import SCORING, Client, Output, bias_of, continuation_of, scores_of, seed_of
+from redraft.integrations.verl.plan import Plan
+from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Scores
+from redraft.rollout.types import Finish, TopLogProbs
+
+LEAST_MASS = 2.0**-24
+"""Least mass of a residual distribution: log-probabilities are float32, so that of a smaller one is rounding."""
+
+
+class ServerEngine:
+    """Engine and session of one response.
+
+    Args:
+        client: verl's client of its servers.
+        request_id: of all requests, which verl then sends to one replica.
+        sampling: verl's sampling parameters of the response.
+        further: verl's other arguments of a request.
+    """
+
+    capabilities = frozenset({Capability.TOP_LOG_PROBS, Capability.RESIDUAL})
+
+    def __init__(
+        self, client: Client, plan: Plan, request_id: str, sampling: Mapping[str, Any], further: Mapping[str, Any]
+    ) -> None:
+        self.plan = plan
+        self.stops = plan.stops | frozenset(sampling.get("stop_token_ids") or ())
+        self.outputs: list[Output] = []
+        self.scored = np.zeros(0, dtype=np.float32)
+        """Log-probabilities of the draft's tokens under the policy, float32 (n,), once they were requested."""
+        self._client, self._request_id = client, request_id
+        self._sampling, self._further = dict(sampling), dict(further)
+        self._prompt: list[int] = []
+        self._rows_of_draft = TopLogProbs(np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32))
+
+    @asynccontextmanager
+    async def session(self, prompt: Sequence[int]) -> AsyncIterator["ServerEngine"]:
+        """Open the session."""
+        self._prompt = list(prompt)
+        yield self
+
+    async def score(
+        self,
+        draft: np.ndarray,
+        at: np.ndarray | None = None,
+        top: int = 0,
+        draws: Any = None,
+        behind: int | None = None,
+    ) -> Scores:
+        """Score a whole draft; see `redraft.rollout.engine.Session.score`.
+
+        Raises:
+            RuntimeError: if the answer is not the draft's scores.
+        """
+        check_capabilities(self.capabilities, others=at is not None, noise=draws is not None, top=top)
+        rows = self._rows_of_draft = await self._rows(draft, top)
+        if not top and not np.array_equal(rows.tokens[:, 0], draft):
+            raise RuntimeError("verl's server scored other tokens than the draft's")
+        scores = scores_of(rows, draft, top)
+        self.scored = scores.log_probs
+        return scores
+
+    async def decode(
+        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+    ) -> Continuation:
+        """Sample after prompt and prefix; see `redraft.rollout.engine.Session.decode`.
+
+        Raises:
+            RuntimeError: if a request was aborted, or ended with another token than `stops`.
+        """
+        assert isinstance(draws, Inversion)
+        check_capabilities(self.capabilities, residual=first is not None, top=top)
+        if first is None:
+            sampled = await self._sample(prefix, max_new_tokens, draws.uniforms[0])
+        else:
+            sampled = await self._sample_residual(prefix, max_new_tokens, draws, first)
+        if not top:
+            return sampled
+        rows = await self._rows(np.concatenate([prefix, sampled.tokens]), top)
+        return replace(sampled, top=TopLogProbs(rows.tokens[len(prefix) :], rows.log_probs[len(prefix) :]))
+
+    async def _sample_residual(
+        self, prefix: np.ndarray, max_tokens: int, draws: Inversion, first: Residual
+    ) -> Continuation:
+        """Sample a first token from a residual, and the others from the policy."""
+        one = await self._sample(prefix, 1, draws.uniforms[0], logit_bias=bias_of(first))
+        if self.plan.biased:
+            shift = log_mass(first, self._rows_of_draft, len(prefix), int(one.tokens[0]))
+            one = replace(one, log_probs=np.minimum(one.log_probs + np.float32(shift), np.float32(0)))
+        if max_tokens == 1 or one.finish is Finish.EOS:
+            return one
+        rest = await self._sample(np.concatenate([prefix, one.tokens]), max_tokens - 1, draws.uniforms[1])
+        tokens, log_probs = (np.concatenate([getattr(c, n) for c in (one, rest)]) for n in ("tokens", "log_probs"))
+        return Continuation(tokens, log_probs, rest.finish, one.cached)
+
+    async def _sample(self, prefix: np.ndarray, max_tokens: int, uniform: float, **further: Any) -> Continuation:
+        """Sample up to `max_tokens` tokens after a prefix, as verl does, with further settings of vLLM."""
+        seed = {"seed": seed_of(uniform)} if self.plan.seeded else {}
+        output = await self._ask(prefix, self._sampling | {"max_tokens": max_tokens, "logprobs": True} | seed | further)
+        if any(token in self.stops for token in output.token_ids[:-1]):
+            raise RuntimeError("verl's server went on after a token that should end a response")
+        return continuation_of(output, self.stops, max_tokens)
+
+    async def _rows(self, response: np.ndarray, top: int) -> TopLogProbs:
+        """Scores of a response's tokens, int32 and float32 (n, max(top, 1)).
+
+        Without room for the token that the server samples, the last token is not scored: it has the tokens -1 with
+        log-probability -inf, and the loop stores no draft that long.
+        """
+        fit = response[: self.plan.room(len(self._prompt))]
+        output = await self._ask(fit, SCORING | {"prompt_logprobs": top})
+        log_probs, ids = (output.extra_fields.get(name) or [] for name in ("prompt_logprobs", "prompt_ids"))
+        # Row j scores token j + 1, and verl adds one without a meaning.
+        expected, first = len(self._prompt) + len(fit), len(self._prompt) - 1
+        if len(log_probs) != expected or len(ids) != expected:
+            raise RuntimeError(
+                f"verl's server answered with {len(log_probs)} log-probabilities for a prompt of {expected} tokens"
+            )
+        missing = len(response) - len(fit)
+        tokens, scores = np.array(ids[first:-1], dtype=np.int32), np.array(log_probs[first:-1], dtype=np.float32)
+        pad = ((0, missing), (0, 0))
+        return TopLogProbs(np.pad(tokens, pad, constant_values=-1), np.pad(scores, pad, constant_values=-np.inf))
+
+    async def _ask(self, response: np.ndarray, params: dict[str, Any]) -> Output:
+        """Serve a request whose prompt is ours and a response so far."""
+        output = await self._client.generate(
+            self._request_id,
+            prompt_ids=[*self._prompt, *response.tolist()],
+            sampling_params={**params, "temperature": self._sampling["temperature"]},
+            **self._further,
+        )
+        if output.stop_reason == "aborted" or not output.token_ids:
+            raise RuntimeError("verl's server aborted a request")
+        self.outputs.append(output)
+        return output
+
+
+def log_mass(first: Residual, rows: TopLogProbs, position: int, token: int) -> float:
+    """Log-probability of a token under the policy less that under the residual distribution.
+
+    The residual is p times `left`, divided by its mass Z = 1 - sum p (1 - left).
+    """
+    at = TopLogProbs(rows.tokens[position : position + 1], rows.log_probs[position : position + 1])
+    # Tokens whose p is not known have all of it left.
+    p = np.exp(at.of(first.tokens[None])[0].astype(np.float64))
+    mass = max(1.0 - float((p * (1.0 - first.left)).sum()), LEAST_MASS)
+    left = first.left[first.tokens == token]
+    return float(np.log(mass) - (np.log(left[0]) if len(left) and left[0] > 0 else 0.0))
