@@ -1,5 +1,8 @@
 """The policy as its own drafter: quantised feed-forward and attention projections, everything else shared.
 
+A block takes n passes of the drafter, one token each. The drafter uses the policy's cache: it attends to the policy's
+keys and values, and its own occupy the slots of its proposals until verification overwrites them.
+
 The drafter has no trained parameters: `refresh` quantises the policy's current weights into the same tensors. Quantised
 weights are stored as floats here ("fake-quantised"): they propose the same tokens as packed ones would, but save no
 time, since kernels for packed weights exist on GPUs only.
@@ -11,13 +14,15 @@ Source: EfficientRollout (arXiv 2606.18967), section 4.1: FFN and QKVO projectio
 W4 of groups of 128, "following prior practice" (AWQ, arXiv 2306.00978).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from redraft.engines.torch.loop import now
+from redraft.engines.torch.row_table import DecodeRequest
+from redraft.engines.torch.speculation import Block, Proposals, SpeculativeEngine
 from redraft.errors import UserError
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -71,6 +76,8 @@ def round_to_nearest(weight: torch.Tensor, bits: int, group: int) -> Quantised:
 class QuantisedDrafter:
     """The quantised projections of a policy, and the exchange of both.
 
+    Call `refresh` after the policy's weights have changed.
+
     Args:
         group: weights that share a scale.
 
@@ -82,6 +89,8 @@ class QuantisedDrafter:
     Raises:
         UserError: for a model without such projections.
     """
+
+    has_distribution, reads_hidden = True, False
 
     def __init__(self, model: torch.nn.Module, bits: int = 4, group: int = 128) -> None:
         self._bits, self._group = bits, group
@@ -111,6 +120,29 @@ class QuantisedDrafter:
                 squared_weight += float(layer.weight.float().square().sum())
         self.bytes, self.error = size, (squared_error / squared_weight) ** 0.5 if squared_weight else 0.0
         self.seconds = now(device) - began
+
+    def begin(self) -> None:
+        """Do nothing: nothing is kept of a rollout."""
+
+    def propose(self, engine: SpeculativeEngine, block: Block, count: int) -> Proposals:
+        """Sample proposals from the quantised policy, one token of every row at a time."""
+        rows = slice(0, engine.rows.decoding)
+        tokens_B, tokens, log_probs = engine.rows.tokens[rows], [], []
+        with self.drafting():
+            for i in range(count):
+                positions_B = engine.rows.positions[rows] + i
+                log_probs_BV = engine._distributions(tokens_B[:, None], positions_B, block.longest + i)[:, 0]
+                tokens_B = block.propose(log_probs_BV, i)
+                tokens.append(tokens_B)
+                log_probs.append(log_probs_BV)
+        proposed_B = torch.full_like(tokens_B, count)
+        return Proposals(torch.stack(tokens, 1), proposed_B, torch.stack(log_probs, 1))
+
+    def observe(self, requests: Sequence[DecodeRequest], hidden_BH: torch.Tensor) -> None:
+        """Do nothing; never called."""
+
+    def ended(self, request: DecodeRequest, tokens: list[int]) -> None:
+        """Do nothing."""
 
     @contextmanager
     def drafting(self) -> Iterator[None]:

@@ -15,8 +15,9 @@ from transformers import PreTrainedModel
 
 from redraft.config.capability import Capability
 from redraft.config.retention import Retention
+from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.engine import TorchEngine
-from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
+from redraft.engines.torch.speculation import Fixed, SpeculativeEngine
 from redraft.lab.audit.context_faults import (
     FED_TWICE,
     LATE,
@@ -257,12 +258,12 @@ def _by_stored_top(rule: Rule) -> Strategy:
 
 
 def _self_speculative(model: PreTrainedModel, **options: object) -> TorchEngine:
-    return SelfSpeculativeEngine(model, Fixed(2), 2, bits=4, group=32, **options)
+    return SpeculativeEngine(model, QuantisedDrafter(model, bits=4, group=32), Fixed(2), 2, **options)
 
 
 ENGINES: dict[str, Callable[..., TorchEngine]] = {"torch": TorchEngine, "torch, self-speculating": _self_speculative}
 """Engines by name; the second one's draft model is a 4-bit copy of the policy."""
-CAPABILITIES = {"torch": TorchEngine.capabilities, "torch, self-speculating": SelfSpeculativeEngine.capabilities}
+CAPABILITIES = {"torch": TorchEngine.capabilities, "torch, self-speculating": SpeculativeEngine.capabilities}
 
 
 def audit(

@@ -8,8 +8,9 @@ import torch
 
 from redraft.config.decoding import BLOCK_STARTS, Plain, SelfSpeculation
 from redraft.config.experiment import Run
+from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.engine import TorchEngine
-from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
+from redraft.engines.torch.speculation import SpeculativeEngine
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.controller import Control, Ladder, Roofline, SwitchRule, Threshold
 from redraft.train.models import stop_tokens
@@ -63,7 +64,7 @@ class SelfSpeculativeDecoding(Decoding):
         calibration: file of the model's roofline; only needed for `when: roofline`.
     """
 
-    engine: SelfSpeculativeEngine
+    engine: SpeculativeEngine
 
     def __init__(
         self,
@@ -88,23 +89,18 @@ class SelfSpeculativeDecoding(Decoding):
         ladder = Ladder(tuple(configured.draft_lengths), configured.raise_at, configured.lower_at, configured.patience)
         # `always` waits for no full batch: with a ramp of 0 the first pass speculates.
         self.control = Control(ladder, rule, 0 if configured.when == "always" else configured.ramp)
-        self.engine = SelfSpeculativeEngine(
-            rounded(policy, dtype),
-            self.control,
-            max(configured.draft_lengths),
-            bits=configured.bits,
-            group=configured.group,
-            **settings,
-        )
+        model = rounded(policy, dtype)
+        self.drafter = QuantisedDrafter(model, configured.bits, configured.group)
+        self.engine = SpeculativeEngine(model, self.drafter, self.control, max(configured.draft_lengths), **settings)
 
     def publish(self) -> None:
         """Round and quantise the updated weights."""
         super().publish()
-        self.engine.drafter.refresh()
+        self.drafter.refresh()
 
     def measured(self) -> Record:
         """The tail, draft length, acceptance, seconds, the drafter's error and the passes; see docs/metrics.md."""
-        drafter, done = self.engine.drafter, self.engine.speculated
+        drafter, done = self.drafter, self.engine.speculated
         passes = done.passes + done.plain_passes
         at = zip(done.kept_at, done.proposed_at, strict=True)
         parts = [part for part in zip(BLOCK_STARTS, done.kept_from, done.proposed_from, strict=False) if part[2]]
