@@ -14,15 +14,14 @@ Source: EfficientRollout (arXiv 2606.18967), section 4.1: FFN and QKVO projectio
 W4 of groups of 128, "following prior practice" (AWQ, arXiv 2306.00978).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from redraft.engines.torch.loop import now
-from redraft.engines.torch.row_table import DecodeRequest
-from redraft.engines.torch.speculation import Block, Proposals, SpeculativeEngine
+from redraft.engines.torch.speculation import Block, Drafter, Proposals, SpeculativeEngine
 from redraft.errors import UserError
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -73,7 +72,7 @@ def round_to_nearest(weight: torch.Tensor, bits: int, group: int) -> Quantised:
     return Quantised(codes, scales, zeros, inputs, bits)
 
 
-class QuantisedDrafter:
+class QuantisedDrafter(Drafter):
     """The quantised projections of a policy, and the exchange of both.
 
     Call `refresh` after the policy's weights have changed.
@@ -90,7 +89,7 @@ class QuantisedDrafter:
         UserError: for a model without such projections.
     """
 
-    has_distribution, reads_hidden = True, False
+    has_distribution = True
 
     def __init__(self, model: torch.nn.Module, bits: int = 4, group: int = 128) -> None:
         self._bits, self._group = bits, group
@@ -121,9 +120,6 @@ class QuantisedDrafter:
         self.bytes, self.error = size, (squared_error / squared_weight) ** 0.5 if squared_weight else 0.0
         self.seconds = now(device) - began
 
-    def begin(self) -> None:
-        """Do nothing: nothing is kept of a rollout."""
-
     def propose(self, engine: SpeculativeEngine, block: Block, count: int) -> Proposals:
         """Sample proposals from the quantised policy, one token of every row at a time."""
         rows = slice(0, engine.rows.decoding)
@@ -137,12 +133,6 @@ class QuantisedDrafter:
                 log_probs.append(log_probs_BV)
         proposed_B = torch.full_like(tokens_B, count)
         return Proposals(torch.stack(tokens, 1), proposed_B, torch.stack(log_probs, 1))
-
-    def observe(self, requests: Sequence[DecodeRequest], hidden_BH: torch.Tensor) -> None:
-        """Do nothing; never called."""
-
-    def ended(self, request: DecodeRequest, tokens: list[int]) -> None:
-        """Do nothing."""
 
     @contextmanager
     def drafting(self) -> Iterator[None]:

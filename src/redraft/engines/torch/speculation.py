@@ -208,29 +208,28 @@ class Proposals:
     log_probs_BnV: torch.Tensor | None = None
 
 
-class Drafter(Protocol):
-    """Proposes tokens in the speculated passes of an engine."""
+class Drafter:
+    """Proposes tokens in the speculated passes of an engine.
 
-    has_distribution: bool
-    """Whether its proposals have log-probabilities, and are verified by rejection."""
-    reads_hidden: bool
-    """Whether `observe` is called after each pass."""
+    Attributes:
+        has_distribution: whether proposals have log-probabilities, and are verified by rejection.
+        reads_hidden: whether `observe` is called after each pass. Then no pass is captured as a CUDA graph.
+    """
+
+    has_distribution = reads_hidden = False
 
     def begin(self) -> None:
         """Start a rollout: no session of an earlier one goes on."""
-        ...
 
     def propose(self, engine: "SpeculativeEngine", block: "Block", count: int) -> Proposals | None:
         """Up to `count` proposals of each decoding row; None if no row has any."""
-        ...
+        raise NotImplementedError
 
     def observe(self, requests: Sequence[DecodeRequest], hidden_BH: torch.Tensor) -> None:
-        """Receive the policy's hidden state before the last token of each decoding row."""
-        ...
+        """Receive the policy's hidden state of the token before the last one of each decoding row."""
 
     def ended(self, request: DecodeRequest, tokens: list[int]) -> None:
         """Receive the tokens of a request that has ended."""
-        ...
 
 
 class SpeculativeEngine(TorchEngine):
@@ -337,6 +336,8 @@ class Block:
 
     Attributes:
         requests: of the decoding sessions, by row.
+        counts: tokens that each request has decoded.
+        left: tokens that each may still decode.
         longest: slots in use once the last token of each session is fed.
         positions_B: int64, tokens of each response before the block.
     """
@@ -345,6 +346,8 @@ class Block:
         self.requests = requests = rows.live
         self._rows, self._greedy, self._top_p = rows, temperature == 0, top_p
         positions_B, device = rows.positions[: rows.decoding], rows.device
+        _, self.counts, limits = rows.numbers[:3, : rows.decoding].tolist()
+        self.left = [limit - count for limit, count in zip(limits, self.counts, strict=True)]
         # A session's first uniform; its bits are the key of the session's further numbers.
         firsts_B = rows.uniforms[: rows.decoding, 0]
         self.longest = int(positions_B.max()) + 1
