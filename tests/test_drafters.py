@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from redraft.engines.torch.draft_head import HeadDrafter
 from redraft.engines.torch.matched import MatchingDrafter, NGramDrafter, SuffixDrafter
 from redraft.engines.torch.speculation import Fixed, Speculated, SpeculativeEngine
 from redraft.errors import UserError
@@ -55,12 +56,18 @@ DRAFTERS = {
 }
 
 
+def learnt(model, failed=False):
+    drafter = HeadDrafter(model, 2, torch.Generator().manual_seed(4))
+    drafter.failed = failed
+    return drafter
+
+
 def speculating(model, drafter, count=3, controller=None, **settings):
     options = {"stops": {EOS}, "max_length": 32, "max_rows": 16} | settings
     return SpeculativeEngine(model, drafter, controller or Fixed(count), count, **options)
 
 
-@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize("kind", [*DRAFTERS, "head"])
 @pytest.mark.parametrize(
     "options", [{}, {"max_rows": 5}, {"temperature": 0}, {"top_p": 0.8}, {"temperature": 0.6}], ids=str
 )
@@ -68,7 +75,7 @@ def test_tokens_are_those_of_plain_decoding(kind, options, qwen3):
     """With inverse-CDF sampling and Gumbel noise side by side, up to stops and limits."""
     keys = INVERTED if options.keys() & {"top_p"} or options.get("temperature") == 0 else INVERTED[:6] + NOISY[6:]
     plain = sampled(make_engine(qwen3, **options), PROMPTS, keys)
-    drafter = DRAFTERS[kind](PROMPTS, tokens_of(plain))
+    drafter = learnt(qwen3) if kind == "head" else DRAFTERS[kind](PROMPTS, tokens_of(plain))
     engine = speculating(qwen3, drafter, **options)
     for controller in (Fixed(3), Changing()):
         engine.controller = controller
@@ -79,7 +86,7 @@ def test_tokens_are_those_of_plain_decoding(kind, options, qwen3):
             np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
         done = engine.speculated
         assert done.proposed >= done.kept
-        assert done.kept > (0 if kind == "ngram" else 15)
+        assert done.kept > (0 if kind in ("ngram", "head") else 15)
         assert sum(stretch.passes for stretch in done.trace) == done.passes + done.plain_passes
         assert sum(stretch.passes for stretch in done.trace if stretch.proposals) == done.passes
 

@@ -36,6 +36,8 @@ from redraft.config import (
     DelayedReuse,
     Experiments,
     InProcessEngine,
+    LearnedHead,
+    NGram,
     OneHotReuse,
     Plain,
     ProblemFile,
@@ -47,6 +49,7 @@ from redraft.config import (
     Speculative,
     Speed,
     Staged,
+    Suffix,
     TinyModel,
     Vanilla,
     WeightedReuse,
@@ -489,6 +492,12 @@ CLIMBING = SelfSpeculation(
     group=16,
 )
 """Speculates in the tail of each rollout, with more proposals after each."""
+MATCHING = {
+    "ngram": NGram(kind="ngram", draft_lengths=[3], shortest=1),
+    "suffix": Suffix(kind="suffix", draft_lengths=[3, 4], window=2, raise_at=0.5, lower_at=0.1, patience=1),
+    "head": LearnedHead(kind="head", draft_lengths=[2], learning_rate=0.01),
+}
+"""Drafters whose proposals are verified by agreement."""
 RESUMED = {
     "ppo": make_run(algorithm=PPO()),
     "dapo": make_run(algorithm=DAPO(), group=2, checkpoint_every=1),
@@ -498,6 +507,7 @@ RESUMED = {
     "speed-speculative": make_run(schedule=Speed(screening=2), algorithm=RLOO(), prompts=2, batch=2, epochs=2),
     "staged": make_run(Staged(stage_size=2, lenience=1)),
     "self-speculation": make_run(decoding=CLIMBING),
+    **{kind: make_run(decoding=decoding) for kind, decoding in MATCHING.items()},
     "residual": make_run(ResidualReuse(top=4, fresh_every=3)),
     "block": make_run(BlockReuse(top=44)),
     "gumbel": make_run(CoupledReuse(fresh_every=3)),
@@ -1022,6 +1032,71 @@ def test_every_method_can_speculate(method, options, tiny_model, tmp_path):
     assert max(record["acceptance"] for record in records if record["acceptance"] is not None) > 0.5
     if not isinstance(method, Vanilla):
         assert any(record["tokens_reused"] for record in records)
+
+
+@pytest.mark.parametrize("kind", MATCHING)
+@pytest.mark.parametrize("method", [Vanilla(), BlockReuse(), CoupledReuse()], ids=lambda m: m.kind)
+def test_agreeing_drafters_give_the_tokens_of_plain_decoding_with_reuse(method, kind, tiny_model, tmp_path):
+    """Up to the first update every token; after it, policies differ by the rounding of their log-probabilities."""
+    found = {}
+    for name, decoding in (("plain", Plain()), (kind, MATCHING[kind])):
+        run = make_run(method, decoding=decoding)
+        records = first_steps(LocalTrainer(run, tiny_model, tmp_path / name), STEPS_PER_EPOCH + 1)
+        found[name] = pd.read_parquet(tmp_path / name / "rollouts" / "step-0000.parquet")
+    for column in ("tokens", "prefix_length", "finish"):
+        assert found[kind][column].map(str).tolist() == found["plain"][column].map(str).tolist()
+    assert all(record["kept"] <= record["proposed"] for record in records)
+    assert records[-1]["proposed"] > 0
+    assert records[-1]["tokens_reused"] > 0 or isinstance(method, Vanilla)
+    if kind == "suffix":
+        assert [record["history_tokens"] for record in records[:2]] == [
+            0,
+            records[0]["history_tokens"] + sum(map(len, found[kind].tokens)),
+        ]
+        assert records[-1]["kept"] > 0
+
+
+def test_a_head_learns_without_touching_the_policy_or_its_random_numbers(tiny_model, tmp_path):
+    trainer = LocalTrainer(make_run(Vanilla(), decoding=MATCHING["head"]), tiny_model, tmp_path)
+    torch.manual_seed(5)
+    numbers, weights = torch.get_rng_state(), {n: w.clone() for n, w in trainer.learner.policy.state_dict().items()}
+    with trainer.graders:
+        rolled = [trainer.roll_out(trainer.loop.tasks(0), 0) for _ in range(6)]
+    losses = [each.measured["head_loss"] for each in rolled]
+    assert losses[-1] < losses[0] - 0.2
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert all(torch.equal(w, weights[n]) for n, w in trainer.learner.policy.state_dict().items())
+    assert all(w.grad is None for w in trainer.learner.policy.parameters())
+    acceptances = [each.measured["acceptance"] for each in rolled]
+    assert acceptances[-1] > acceptances[0]
+
+
+def test_a_head_that_diverges_falls_back_to_plain_decoding_once(tiny_model, tmp_path, capsys):
+    trainer = LocalTrainer(make_run(Vanilla(), decoding=MATCHING["head"]), tiny_model, tmp_path)
+    with torch.no_grad():
+        trainer.decoding.drafter.head.down.weight.fill_(math.nan)
+    with trainer.graders:
+        first, second = (trainer.roll_out(trainer.loop.tasks(0), 0) for _ in range(2))
+    assert capsys.readouterr().err.count("the draft head has diverged") == 1
+    assert first.measured["head_loss"] is second.measured["head_loss"] is None
+    assert (second.measured["proposed"], second.measured["speculated_passes"]) == (0, 0)
+    trainer.save(tmp_path / "saved")
+    other = LocalTrainer(make_run(Vanilla(), decoding=MATCHING["head"]), tiny_model, tmp_path / "other")
+    other.restore(tmp_path / "saved")
+    assert other.decoding.drafter.failed
+
+
+@pytest.mark.parametrize("wrong", ["vocabulary", "width"])
+def test_a_head_of_another_shape_in_a_checkpoint_is_an_error(wrong, tiny_model, tmp_path):
+    trainer = LocalTrainer(make_run(Vanilla(), decoding=MATCHING["head"]), tiny_model, tmp_path)
+    head = trainer.decoding.drafter.head
+    if wrong == "vocabulary":
+        head.vocabulary += 1
+    trainer.save(tmp_path / "saved")
+    decoding = MATCHING["head"] if wrong == "vocabulary" else LearnedHead(kind="head", draft_lengths=[2], width=2)
+    other = LocalTrainer(make_run(Vanilla(), decoding=decoding), tiny_model, tmp_path / "other")
+    with pytest.raises(UserError, match=r"draft_head.safetensors(.|\n)*(vocabulary|size mismatch)"):
+        other.restore(tmp_path / "saved")
 
 
 def by_roofline(folder, **costs):

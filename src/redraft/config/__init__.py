@@ -25,7 +25,7 @@ from redraft.config.claims import (
     Unmeasured,
 )
 from redraft.config.data import Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
-from redraft.config.decoding import Decoding, NGram, Plain, SelfSpeculation, Speculation, Suffix
+from redraft.config.decoding import Decoding, LearnedHead, NGram, Plain, SelfSpeculation, Speculation, Suffix
 from redraft.config.experiment import Run
 from redraft.config.figures import Figure, Panel, PublishedSweep
 from redraft.config.generated import ArithmeticProblems, InstructionPrompts, WordProblems
@@ -116,6 +116,7 @@ __all__ = [
     "InProcessEngine",
     "InstructionPrompts",
     "KeyColumn",
+    "LearnedHead",
     "Model",
     "Monotone",
     "NGram",

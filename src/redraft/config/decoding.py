@@ -3,7 +3,7 @@ distribution."""
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from redraft.config.base import Config, invalid
 from redraft.config.capability import Capability
@@ -131,5 +131,26 @@ class Suffix(Matching):
     """Smallest share of the matches that go on with all proposed tokens; a proposal ends before it falls below."""
 
 
-Decoding = Annotated[Plain | SelfSpeculation | NGram | Suffix, Field(discriminator="kind")]
+class LearnedHead(Speculation):
+    """Drafting by a small head on the policy's last hidden state, trained beside the policy on its own rollouts.
+
+    Source: EAGLE (arXiv 2401.15077) and multi-token prediction (arXiv 2412.19437), without attention.
+    """
+
+    kind: Literal["head"]
+    when: Literal["always", "threshold"] = "always"
+    """Forward passes that speculate: all, or those with at most `most_active` active responses. The first pass of a
+    response has no hidden state and proposes nothing."""
+    draft_lengths: list[int] = Field(default=[3], min_length=1)
+    """Draft lengths in tokens, rising. A run starts with the first; a single one is constant. The head is trained to
+    propose the longest."""
+    width: int = Field(default=3, ge=1, le=16)
+    """Size of the head's feed-forward layer, as a multiple of the policy's hidden size."""
+    learning_rate: FiniteFloat = Field(default=1e-3, gt=0)
+    """Learning rate of the head's AdamW, without weight decay."""
+    updates: int = Field(default=4, ge=1)
+    """Updates of the head on the responses of each step."""
+
+
+Decoding = Annotated[Plain | SelfSpeculation | NGram | Suffix | LearnedHead, Field(discriminator="kind")]
 """Union of all decodings."""

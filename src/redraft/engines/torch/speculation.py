@@ -385,10 +385,12 @@ class Block:
             next_B[self._residual] = self._special(policy_BTV[:, 0], next_uniforms_BT[:, 0])
         return kept_B, next_B
 
-    def sample(self, log_probs_BTV: torch.Tensor, first: int = 0) -> torch.Tensor:
+    def sample(self, log_probs_BTV: torch.Tensor, first: int = 0, residual: bool = True) -> torch.Tensor:
         """Tokens, int64 (B, T), by the random numbers of plain decoding at positions `first` on of the block.
 
-        A residual distribution of a session's first token is applied, and is gone afterwards, as in plain decoding.
+        Args:
+            residual: whether a residual distribution of a session's first token is applied, and is gone afterwards, as
+                in plain decoding.
         """
         rows, (B, T, V) = self._rows, log_probs_BTV.shape
         counts_B1 = rows.counts[:B, None] + first
@@ -398,7 +400,7 @@ class Block:
         tokens_BT = sample(flat_NV, uniforms_BT.reshape(-1), self._greedy, self._top_p).view(B, T)
         if len(self._noise_keys):
             tokens_BT[self._noisy] = self._by_noise(log_probs_BTV[self._noisy], first)
-        if self._residual and first == 0:
+        if self._residual and residual:
             tokens_BT[self._residual, 0] = self._special(log_probs_BTV[:, 0], uniforms_BT[:, 0])
         return tokens_BT
 

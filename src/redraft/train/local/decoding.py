@@ -7,17 +7,23 @@ from typing import Any
 
 import torch
 
-from redraft.config.decoding import BLOCK_STARTS, NGram, Plain, SelfSpeculation, Speculation, Suffix
+from redraft.config.decoding import BLOCK_STARTS, LearnedHead, NGram, Plain, SelfSpeculation, Speculation, Suffix
 from redraft.config.experiment import Run
+from redraft.engines.torch.draft_head import HeadDrafter, head_losses
 from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.torch.head import hidden_states
+from redraft.engines.torch.loop import now
 from redraft.engines.torch.matched import NGramDrafter, SuffixDrafter
 from redraft.engines.torch.speculation import Drafter, SpeculativeEngine
 from redraft.files import read_json, write_json
+from redraft.messages import echo
 from redraft.rollout.history import ResponseHistory
+from redraft.rollout.streams import stream
 from redraft.rollout.types import Group
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.controller import Control, Ladder, Roofline, SwitchRule, Threshold
+from redraft.train.local.learner import Batch
 from redraft.train.models import stop_tokens
 from redraft.train.pretrained.precision import dtype_of, rounded
 
@@ -201,6 +207,89 @@ class SuffixDecoding(SpeculativeDecoding):
         super().restore(folder)
 
 
+class HeadDecoding(SpeculativeDecoding):
+    """An engine that speculates with a learned head, which is trained on the responses of each step.
+
+    The head learns after a rollout, from the states of the policy that made it, before the policy is updated. So a
+    checkpoint, which is written after the update, has all that the head has learnt. The policy and its random numbers
+    are not touched.
+
+    Args:
+        seed: of the run; the head's initial weights have a random stream of their own.
+        micro_batch: responses whose states are computed at once.
+    """
+
+    def __init__(
+        self, policy: Any, model: Any, settings: dict[str, Any], configured: LearnedHead, seed: int, micro_batch: int
+    ) -> None:
+        initial = torch.Generator().manual_seed(int(stream(seed, "draft head").integers(2**63)))
+        self.drafter = HeadDrafter(model, configured.width, initial)
+        super().__init__(policy, model, settings, configured, self.drafter)
+        self._configured, self._micro_batch = configured, micro_batch
+        self._weights = list(self.drafter.head.parameters())
+        self._optimizer = torch.optim.AdamW(self._weights, lr=configured.learning_rate, weight_decay=0.0)
+        self._steps = max(configured.draft_lengths)
+
+    def adapt(self, groups: Sequence[Group], prompts: Sequence[Sequence[int]]) -> Record:
+        """Train the head on the responses of this rollout; return its loss before that, and the time."""
+        super().adapt(groups, prompts)
+        began, losses = now(self.engine.device), []
+        rollouts = [sample.rollout for group in groups for sample in group.samples if not sample.carried]
+        training = self.engine.model.training
+        self.engine.model.eval()
+        batch = Batch.of([prompts[rollout.prompt] for rollout in rollouts], rollouts, 0, self.engine.device)
+        for _ in range(self._configured.updates):
+            if self.drafter.failed:
+                break
+            losses.append(self._update(batch))
+        self.engine.model.train(training)
+        return {
+            "head_loss": losses[0] if losses and math.isfinite(losses[0]) else None,
+            "head_training_seconds": now(self.engine.device) - began,
+        }
+
+    def _update(self, batch: Batch) -> float:
+        """One optimiser step on all responses; the loss before it, nats a token. No step where it is not finite."""
+        total, count = 0.0, 0
+        gradients = [torch.zeros_like(weight) for weight in self._weights]
+        for _, part in batch.parts(self._micro_batch):
+            at_T = torch.arange(part.tokens.shape[1], device=part.tokens.device)
+            ends_B1 = (part.starts + part.mask.sum(1).long())[:, None]
+            mask_BT = (at_T >= part.starts[:, None]) & (at_T < ends_B1)
+            with torch.no_grad():
+                hidden_BTH = hidden_states(self.engine.model, input_ids=part.tokens, attention_mask=None)
+            # Of the head's weights alone: `backward` would leave gradients in the policy's embedding and output layer.
+            losses = head_losses(self.drafter, self.engine.head, hidden_BTH, part.tokens, mask_BT, self._steps)
+            loss = torch.stack(list(losses)).sum()
+            for gradient, new in zip(gradients, torch.autograd.grad(loss, self._weights), strict=True):
+                gradient.add_(new)
+            total += float(loss.detach())
+            count += self._steps * int(mask_BT.sum())
+        for weight, gradient in zip(self._weights, gradients, strict=True):
+            weight.grad = gradient / count
+        norm = float(torch.nn.utils.clip_grad_norm_(self._weights, 1.0))
+        if math.isfinite(total) and math.isfinite(norm):
+            self._optimizer.step()
+        else:
+            self.drafter.failed = True
+            echo("the draft head has diverged: the run goes on with plain decoding", err=True)
+        return total / count
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The head and its optimizer."""
+        return {"draft_head": self.drafter.head, "draft_head_optimizer": self._optimizer}
+
+    def save(self, folder: Path) -> None:
+        """Write the control, and whether the head has failed."""
+        write_json(folder / DECODING, {**self.control.state(), "failed": self.drafter.failed})
+
+    def restore(self, folder: Path) -> None:
+        """Restore the control, and whether the head has failed."""
+        self.drafter.failed = bool(read_json(folder / DECODING)["failed"])
+        super().restore(folder)
+
+
 def open_decoding(run: Run, policy: Any, longest_prompt: int) -> Decoding:
     """The decoding of a run; `longest_prompt` is in tokens."""
     run.reuse.check_vocabulary(policy.config.vocab_size)
@@ -225,3 +314,6 @@ def open_decoding(run: Run, policy: Any, longest_prompt: int) -> Decoding:
             return SpeculativeDecoding(policy, model, settings, configured, ngrams)
         case Suffix() as configured:
             return SuffixDecoding(policy, model, settings, configured)
+        case LearnedHead() as configured:
+            rows = run.engine.rows_per_micro_batch
+            return HeadDecoding(policy, model, settings, configured, run.seed, rows)
