@@ -4,6 +4,7 @@ import asyncio
 import errno
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -968,6 +969,10 @@ def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
         "block_verification_seconds",
         "quantisation_seconds",
         "quantisation_error",
+        "decoding_passes",
+        "blocks",
+        "proposed",
+        "kept",
     }
     assert all(record.keys() == KEYS | further for record in records)
     assert [record["draft_length"] for record in records] == [1, 2, 3, 3, 3, 3]
@@ -976,6 +981,9 @@ def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
         assert 0 < record["speculated_passes"] < 1, "only the tail, when five responses or fewer are left"
         assert record["block_efficiency"] == pytest.approx(1 + length * record["acceptance"])
         assert sorted(record["kept_at"]) == [str(i + 1) for i in range(length)]
+        assert record["decoding_passes"] == sum(count for _, _, count, *_ in record["passes"])
+        assert record["proposed"] == record["blocks"] * length
+        assert record["acceptance"] == record["kept"] / record["proposed"]
         assert sum(record["kept_at"].values()) == pytest.approx(length * record["acceptance"])
         assert record["kept_from"].keys() == record["proposed_from"].keys() <= {"0", "16", "32", "64"}
         kept, proposed = (sum(record[name].values()) for name in ("kept_from", "proposed_from"))
