@@ -508,7 +508,7 @@ RESUMED = {
     "speed-speculative": make_run(schedule=Speed(screening=2), algorithm=RLOO(), prompts=2, batch=2, epochs=2),
     "staged": make_run(Staged(stage_size=2, lenience=1)),
     "self-speculation": make_run(decoding=CLIMBING),
-    **{kind: make_run(decoding=decoding) for kind, decoding in MATCHING.items()},
+    **{kind: make_run(decoding=MATCHING[kind]) for kind in ("suffix", "head")},
     "residual": make_run(ResidualReuse(top=4, fresh_every=3)),
     "block": make_run(BlockReuse(top=44)),
     "gumbel": make_run(CoupledReuse(fresh_every=3)),
