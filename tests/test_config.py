@@ -338,11 +338,10 @@ def test_a_decoding_that_cannot_be_is_named_with_file_and_value(experiments, wro
     ids=str,
 )
 def test_a_drafter_that_cannot_be_is_named_with_file_and_value(experiments, wrong, words):
-    path = change(
-        experiments, "efficient_rollout/cells.yaml", lambda c: grid_of(c, "core")["cell"].update(decoding=wrong)
-    )
+    # A paper none of whose labels sets a decoding.
+    path = change(experiments, "spec_rl/cells.yaml", lambda c: grid_of(c, "core")["cell"].update(decoding=wrong))
     with pytest.raises(UserError) as error:
-        Experiments(experiments).cells("efficient_rollout")
+        Experiments(experiments).cells("spec_rl")
     assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
 
 
