@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_leaves
 from transformers import MixtralConfig, MixtralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from redraft.engines.torch import graphs
+from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.graphs import WARM_UP, Graphs, Shape, capturable
-from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
+from redraft.engines.torch.speculation import Fixed, SpeculativeEngine
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.streams import stream, uniforms
 from tests.test_torch_engine import (
@@ -336,8 +337,15 @@ def test_no_burst_goes_on_when_all_have_reached_their_limits(qwen3, monkeypatch)
 def test_speculation_replays_its_plain_passes(qwen3, small_shapes):
     jobs = make_jobs(16)
     expected = [c for _, c in run(make_engine(qwen3), jobs)]
-    engine = SelfSpeculativeEngine(
-        qwen3, Fixed(0), 2, bits=3, group=16, stops=STOPS, max_length=32, max_rows=16, static=True
+    engine = SpeculativeEngine(
+        qwen3,
+        QuantisedDrafter(qwen3, bits=3, group=16),
+        Fixed(0),
+        2,
+        stops=STOPS,
+        max_length=32,
+        max_rows=16,
+        static=True,
     )
     engine._graphs = Graphs(qwen3, lambda: Taping(engine))
     check_same([c for _, c in run(engine, jobs)], expected)

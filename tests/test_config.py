@@ -319,6 +319,32 @@ def test_a_decoding_that_cannot_be_is_named_with_file_and_value(experiments, wro
     assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"kind": "suffix", "window": 0}, ["window", "0", "1"]),
+        ({"kind": "suffix", "shortest": 25}, ["shortest", "25", "longest", "24"]),
+        ({"kind": "suffix", "least_share": 1.5}, ["least_share", "1.5"]),
+        ({"kind": "suffix", "when": "roofline"}, ["when", "roofline", "threshold"]),
+        ({"kind": "ngram", "window": 2}, ["window"]),
+        ({"kind": "ngram", "shortest": 0}, ["shortest", "0"]),
+        ({"kind": "ngram", "draft_lengths": [65]}, ["draft_lengths", "64"]),
+        ({"kind": "ngram", "when": "threshold"}, ["most_active"]),
+        ({"kind": "head", "learning_rate": 0}, ["learning_rate", "0"]),
+        ({"kind": "head", "learning_rate": float("inf")}, ["learning_rate", "inf"]),
+        ({"kind": "head", "updates": 0}, ["updates", "0"]),
+        ({"kind": "eagle"}, ["eagle", "ngram", "suffix", "head", "self_speculation", "plain"]),
+    ],
+    ids=str,
+)
+def test_a_drafter_that_cannot_be_is_named_with_file_and_value(experiments, wrong, words):
+    # A paper none of whose labels sets a decoding.
+    path = change(experiments, "spec_rl/cells.yaml", lambda c: grid_of(c, "core")["cell"].update(decoding=wrong))
+    with pytest.raises(UserError) as error:
+        Experiments(experiments).cells("spec_rl")
+    assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
+
+
 @pytest.mark.parametrize("name", ["", "spec-rl"])
 def test_an_unknown_protocol_is_named_with_those_that_there_are(name):
     with pytest.raises(UserError, match=r"no such protocol(.|\n)*spec_rl"):

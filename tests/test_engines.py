@@ -400,6 +400,7 @@ def test_an_engine_serves_what_it_declares_and_refuses_the_rest_by_name(capabili
 
 def test_what_presets_are_checked_against_is_what_engines_and_trainers_declare():
     of_trainers = {Capability.TRAINER_SCORES, Capability.STORED_LOG_PROBS, Capability.SELF_SPECULATION}
+    of_trainers |= {Capability.DRAFTERS}
     assert InProcessEngine.capabilities == TorchEngine.capabilities | of_trainers
     assert VerlEngine.capabilities - of_trainers == VLLMEngine.capabilities
     assert set(REQUESTS) == set(Capability) - of_trainers

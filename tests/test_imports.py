@@ -60,7 +60,13 @@ ALLOWED = {
     "redraft.ops.doctor": {"redraft.config", "redraft.errors", "redraft.ops.slurm"},
     "redraft.ops.sizing": {"redraft.config", "redraft.errors", "redraft.selfspec.constants"},
     "redraft.ops": set(),
-    "redraft.engines": {*BASE, "redraft.config", "redraft.ops.locking.termination", "redraft.rollout"},
+    "redraft.engines": {
+        *BASE,
+        "redraft.config",
+        "redraft.ops.locking.termination",
+        "redraft.rollout",
+        "redraft.selfspec.controller",
+    },
     "redraft.tasks": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout.streams"},
     "redraft.train": {
         *BASE,

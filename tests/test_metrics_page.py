@@ -26,9 +26,9 @@ def fields(record):
 
 @pytest.fixture(scope="module")
 def recorded(tiny_model, tmp_path_factory):
-    """Fields of real records: of PPO, SPEED, self-speculation, importance weights and adaptive lenience."""
+    """Fields of real records: of PPO, SPEED, drafters of all kinds, importance weights and adaptive lenience."""
     found = set()
-    for name in ("ppo", "speed", "self-speculation", "weighted", "adaptive"):
+    for name in ("ppo", "speed", "self-speculation", "suffix", "head", "weighted", "adaptive"):
         for record in first_steps(LocalTrainer(RESUMED[name], tiny_model, tmp_path_factory.mktemp(name)), 2):
             found |= set(fields(record))
     assert isinstance(RESUMED["adaptive"].reuse, AdaptiveReuse)

@@ -234,6 +234,7 @@ def test_wrong_names(folder):
 
 def test_what_the_engine_cannot_do_is_refused_before_it_is_written(folder):
     assert "engine" in message(keep, folder, "decoding={kind: self_speculation}", preset="verl-tiny")
+    assert "n-grams, suffixes or a learned head" in message(keep, folder, "decoding={kind: suffix}", preset="verl-tiny")
     assert not (folder / "experiments/own").exists()
 
 

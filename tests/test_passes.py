@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 
+from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.passes import throughput, timed_passes
-from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
+from redraft.engines.torch.speculation import Fixed, SpeculativeEngine
 from redraft.errors import UserError
 from redraft.lab.selfspec.machine import measure
 from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, read_sweep, write_sweep
@@ -15,7 +16,9 @@ from tests.test_torch_engine import make_model
 
 def test_every_kind_of_pass_is_timed_at_every_batch_and_length(monkeypatch):
     model = make_model("qwen3", 4, 2).train()
-    engine = SelfSpeculativeEngine(model, Fixed(3), 3, group=16, stops=(), max_length=20, max_rows=4)
+    engine = SpeculativeEngine(
+        model, QuantisedDrafter(model, group=16), Fixed(3), 3, stops=(), max_length=20, max_rows=4
+    )
     widths, forward = [], engine._forward
     own = model.model.layers[0].mlp.up_proj.weight
 

@@ -17,7 +17,7 @@ from redraft.config.decoding import BLOCK_STARTS
 from redraft.engines.torch import sampling
 from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.sampling import uniform
-from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine, Speculated, agree, keep
+from redraft.engines.torch.speculation import Fixed, Speculated, SpeculativeEngine, agree, keep
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.streams import hashed, uniforms
@@ -132,7 +132,7 @@ def qwen3():
 
 def speculating(model, count=3, bits=3, controller=None, **settings):
     options = {"stops": {EOS}, "max_length": 32, "max_rows": 16} | settings
-    return SelfSpeculativeEngine(model, controller or Fixed(count), count, bits=bits, group=16, **options)
+    return SpeculativeEngine(model, QuantisedDrafter(model, bits, 16), controller or Fixed(count), count, **options)
 
 
 @pytest.mark.parametrize("shape", [("qwen3", 2, 2), ("llama", 2, 2), ("qwen3", 4, 2), ("llama", 4, 1)], ids=str)
@@ -255,7 +255,7 @@ def test_the_test_sees_tokens_that_are_kept_too_often(monkeypatch):
     def lenient(policy, drafter, proposals, chances, draws):
         return keep(policy, drafter, proposals, chances * 0.5, draws)
 
-    monkeypatch.setattr("redraft.engines.torch.self_speculation.keep", lenient)
+    monkeypatch.setattr("redraft.engines.torch.speculation.keep", lenient)
     model = small_model()
     assert goodness(model, speculating(model, 2, bits=2, max_rows=64)) < 1e-6
 
@@ -315,19 +315,20 @@ def test_a_block_whose_proposals_are_all_kept_has_one_token_more(qwen3, monkeypa
 
 def test_counts_of_a_pass():
     done = Speculated()
-    done.add(torch.tensor([0, 2, 3, 3]), torch.tensor([0, 15, 16, 40]), 3)
+    done.add(torch.tensor([0, 2, 3, 3]), torch.tensor([0, 15, 16, 40]), torch.full((4,), 3))
     assert (done.blocks, done.proposed, done.kept) == (4, 12, 8)
     assert (done.kept_at, done.proposed_at) == ([3, 3, 2], [4, 4, 4])
     assert done.block_efficiency == float(1 + Fraction(8, 4))
     assert (done.kept_from, done.proposed_from) == ([2, 3, 3], [6, 3, 3]), "from 0, 16 and 32 on"
-    done.add(torch.tensor([1]), torch.tensor([31]), 1)
+    done.add(torch.tensor([1]), torch.tensor([31]), torch.tensor([1]))
     assert (done.kept_at, done.proposed_at, done.passes) == ([4, 3, 2], [5, 4, 4], 2)
     assert (done.kept_from, done.proposed_from) == ([2, 4, 3], [6, 4, 3])
 
 
 def test_the_last_part_of_a_response_has_no_end():
     done = Speculated()
-    done.add(torch.tensor([2, 1, 0]), torch.tensor([BLOCK_STARTS[-1] - 1, BLOCK_STARTS[-1], 10 * BLOCK_STARTS[-1]]), 2)
+    begin = torch.tensor([BLOCK_STARTS[-1] - 1, BLOCK_STARTS[-1], 10 * BLOCK_STARTS[-1]])
+    done.add(torch.tensor([2, 1, 0]), begin, torch.full((3,), 2))
     assert done.proposed_from == [0] * (len(BLOCK_STARTS) - 2) + [2, 4]
     assert done.kept_from == [0] * (len(BLOCK_STARTS) - 2) + [2, 1]
 

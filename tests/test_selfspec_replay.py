@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.cli.app import main
-from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
+from redraft.engines.torch.drafter import QuantisedDrafter
+from redraft.engines.torch.speculation import SpeculativeEngine
 from redraft.errors import UserError
 from redraft.lab.selfspec.replay import TracedRollout, read_rollouts, replay
 from redraft.rollout.engine import Inversion
@@ -30,18 +31,22 @@ RULES = {
 RAMP = 7
 
 
-class Noted(SelfSpeculativeEngine):
-    """Notes which of its passes speculated."""
+class Noted(QuantisedDrafter):
+    """Notes which of its engine's passes speculated."""
 
-    def _propose(self, count, draws):
-        self.noted.append((self.speculated.passes + self.speculated.plain_passes, count))
-        return super()._propose(count, draws)
+    def begin(self):
+        self.noted = []
+
+    def propose(self, engine, block, count):
+        self.noted.append((engine.speculated.passes + engine.speculated.plain_passes, count))
+        return super().propose(engine, block, count)
 
 
 def rolled_out(rule, rows=16):
     """Records of rollouts by the engine, as a run writes them, and which passes speculated by its own count."""
     control = Control(LADDER, RULES[rule], RAMP)
-    engine = Noted(make_model("qwen3", 4, 2), control, 4, bits=3, group=16, stops={EOS}, max_length=60, max_rows=rows)
+    model = make_model("qwen3", 4, 2)
+    engine = SpeculativeEngine(model, Noted(model, 3, 16), control, 4, stops={EOS}, max_length=60, max_rows=rows)
     records, noted = [], []
 
     async def one(step, i):
@@ -49,7 +54,6 @@ def rolled_out(rule, rows=16):
             return await session.decode(NOTHING, 5 + 3 * i, Inversion(uniforms(step, "replay", i, count=50)))
 
     for step in range(5):
-        engine.noted = []
         engine.run(*(one(step, i) for i in range(12)))
         done = engine.speculated
         records.append(
@@ -57,10 +61,11 @@ def rolled_out(rule, rows=16):
                 "step": step,
                 "draft_length": control.gamma,
                 "block_efficiency": done.block_efficiency,
-                "passes": [list(stretch) for stretch in control.trace],
+                "passes": [list(stretch) for stretch in done.trace],
             }
         )
-        noted.append((done.passes + done.plain_passes, engine.noted))
+        assert done.trace == control.trace
+        noted.append((done.passes + done.plain_passes, engine.drafter.noted))
         control.adapt(done.block_efficiency)
     return records, noted
 

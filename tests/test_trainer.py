@@ -4,6 +4,7 @@ import asyncio
 import errno
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -36,6 +37,8 @@ from redraft.config import (
     DelayedReuse,
     Experiments,
     InProcessEngine,
+    LearnedHead,
+    NGram,
     OneHotReuse,
     Plain,
     ProblemFile,
@@ -47,6 +50,7 @@ from redraft.config import (
     Speculative,
     Speed,
     Staged,
+    Suffix,
     TinyModel,
     Vanilla,
     WeightedReuse,
@@ -492,6 +496,12 @@ CLIMBING = SelfSpeculation(
     group=16,
 )
 """Speculates in the tail of each rollout, with more proposals after each."""
+MATCHING = {
+    "ngram": NGram(kind="ngram", draft_lengths=[3], shortest=1),
+    "suffix": Suffix(kind="suffix", draft_lengths=[3, 4], window=2, raise_at=0.5, lower_at=0.1, patience=1),
+    "head": LearnedHead(kind="head", draft_lengths=[2], learning_rate=0.01),
+}
+"""Drafters whose proposals are verified by agreement."""
 RESUMED = {
     "ppo": make_run(algorithm=PPO()),
     "dapo": make_run(algorithm=DAPO(), group=2, checkpoint_every=1),
@@ -501,6 +511,7 @@ RESUMED = {
     "speed-speculative": make_run(schedule=Speed(screening=2), algorithm=RLOO(), prompts=2, batch=2, epochs=2),
     "staged": make_run(Staged(stage_size=2, lenience=1)),
     "self-speculation": make_run(decoding=CLIMBING),
+    **{kind: make_run(decoding=MATCHING[kind]) for kind in ("suffix", "head")},
     "residual": make_run(ResidualReuse(top=4, fresh_every=3)),
     "block": make_run(BlockReuse(top=44)),
     "gumbel": make_run(CoupledReuse(fresh_every=3)),
@@ -961,6 +972,10 @@ def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
         "block_verification_seconds",
         "quantisation_seconds",
         "quantisation_error",
+        "decoding_passes",
+        "blocks",
+        "proposed",
+        "kept",
     }
     assert all(record.keys() == KEYS | further for record in records)
     assert [record["draft_length"] for record in records] == [1, 2, 3, 3, 3, 3]
@@ -969,6 +984,9 @@ def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
         assert 0 < record["speculated_passes"] < 1, "only the tail, when five responses or fewer are left"
         assert record["block_efficiency"] == pytest.approx(1 + length * record["acceptance"])
         assert sorted(record["kept_at"]) == [str(i + 1) for i in range(length)]
+        assert record["decoding_passes"] == sum(count for _, _, count, *_ in record["passes"])
+        assert record["proposed"] == record["blocks"] * length
+        assert record["acceptance"] == record["kept"] / record["proposed"]
         assert sum(record["kept_at"].values()) == pytest.approx(length * record["acceptance"])
         assert record["kept_from"].keys() == record["proposed_from"].keys() <= {"0", "16", "32", "64"}
         kept, proposed = (sum(record[name].values()) for name in ("kept_from", "proposed_from"))
@@ -1025,6 +1043,71 @@ def test_every_method_can_speculate(method, options, tiny_model, tmp_path):
     assert max(record["acceptance"] for record in records if record["acceptance"] is not None) > 0.5
     if not isinstance(method, Vanilla):
         assert any(record["tokens_reused"] for record in records)
+
+
+@pytest.mark.parametrize("kind", MATCHING)
+@pytest.mark.parametrize("method", [Vanilla(), BlockReuse(), CoupledReuse()], ids=lambda m: m.kind)
+def test_agreeing_drafters_give_the_tokens_of_plain_decoding_with_reuse(method, kind, tiny_model, tmp_path):
+    """Up to the first update every token; after it, policies differ by the rounding of their log-probabilities."""
+    found = {}
+    for name, decoding in (("plain", Plain()), (kind, MATCHING[kind])):
+        run = make_run(method, decoding=decoding)
+        records = first_steps(LocalTrainer(run, tiny_model, tmp_path / name), STEPS_PER_EPOCH + 1)
+        found[name] = pd.read_parquet(tmp_path / name / "rollouts" / "step-0000.parquet")
+    for column in ("tokens", "prefix_length", "finish"):
+        assert found[kind][column].map(str).tolist() == found["plain"][column].map(str).tolist()
+    assert all(record["kept"] <= record["proposed"] for record in records)
+    assert records[-1]["proposed"] > 0
+    assert records[-1]["tokens_reused"] > 0 or isinstance(method, Vanilla)
+    if kind == "suffix":
+        assert [record["history_tokens"] for record in records[:2]] == [
+            0,
+            records[0]["history_tokens"] + sum(map(len, found[kind].tokens)),
+        ]
+        assert records[-1]["kept"] > 0
+
+
+def test_a_head_learns_without_touching_the_policy_or_its_random_numbers(tiny_model, tmp_path):
+    trainer = LocalTrainer(make_run(Vanilla(), decoding=MATCHING["head"]), tiny_model, tmp_path)
+    torch.manual_seed(5)
+    numbers, weights = torch.get_rng_state(), {n: w.clone() for n, w in trainer.learner.policy.state_dict().items()}
+    with trainer.graders:
+        rolled = [trainer.roll_out(trainer.loop.tasks(0), 0) for _ in range(6)]
+    losses = [each.measured["head_loss"] for each in rolled]
+    assert losses[-1] < losses[0] - 0.2
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert all(torch.equal(w, weights[n]) for n, w in trainer.learner.policy.state_dict().items())
+    assert all(w.grad is None for w in trainer.learner.policy.parameters())
+    acceptances = [each.measured["acceptance"] for each in rolled]
+    assert acceptances[-1] > acceptances[0]
+
+
+def test_a_head_that_diverges_falls_back_to_plain_decoding_once(tiny_model, tmp_path, capsys):
+    trainer = LocalTrainer(make_run(Vanilla(), decoding=MATCHING["head"]), tiny_model, tmp_path)
+    with torch.no_grad():
+        trainer.decoding.drafter.head.down.weight.fill_(math.nan)
+    with trainer.graders:
+        first, second = (trainer.roll_out(trainer.loop.tasks(0), 0) for _ in range(2))
+    assert capsys.readouterr().err.count("the draft head has diverged") == 1
+    assert first.measured["head_loss"] is second.measured["head_loss"] is None
+    assert (second.measured["proposed"], second.measured["speculated_passes"]) == (0, 0)
+    trainer.save(tmp_path / "saved")
+    other = LocalTrainer(make_run(Vanilla(), decoding=MATCHING["head"]), tiny_model, tmp_path / "other")
+    other.restore(tmp_path / "saved")
+    assert other.decoding.drafter.failed
+
+
+@pytest.mark.parametrize("wrong", ["vocabulary", "width"])
+def test_a_head_of_another_shape_in_a_checkpoint_is_an_error(wrong, tiny_model, tmp_path):
+    trainer = LocalTrainer(make_run(Vanilla(), decoding=MATCHING["head"]), tiny_model, tmp_path)
+    head = trainer.decoding.drafter.head
+    if wrong == "vocabulary":
+        head.vocabulary += 1
+    trainer.save(tmp_path / "saved")
+    decoding = MATCHING["head"] if wrong == "vocabulary" else LearnedHead(kind="head", draft_lengths=[2], width=2)
+    other = LocalTrainer(make_run(Vanilla(), decoding=decoding), tiny_model, tmp_path / "other")
+    with pytest.raises(UserError, match=r"draft_head.safetensors(.|\n)*(vocabulary|size mismatch)"):
+        other.restore(tmp_path / "saved")
 
 
 def by_roofline(folder, **costs):

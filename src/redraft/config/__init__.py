@@ -25,7 +25,7 @@ from redraft.config.claims import (
     Unmeasured,
 )
 from redraft.config.data import Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
-from redraft.config.decoding import Decoding, Plain, SelfSpeculation
+from redraft.config.decoding import Decoding, LearnedHead, NGram, Plain, SelfSpeculation, Speculation, Suffix
 from redraft.config.experiment import Run
 from redraft.config.figures import Figure, Panel, PublishedSweep
 from redraft.config.generated import ArithmeticProblems, InstructionPrompts, WordProblems
@@ -116,8 +116,10 @@ __all__ = [
     "InProcessEngine",
     "InstructionPrompts",
     "KeyColumn",
+    "LearnedHead",
     "Model",
     "Monotone",
+    "NGram",
     "OneHotReuse",
     "Overlong",
     "Pairs",
@@ -144,12 +146,14 @@ __all__ = [
     "Schedule",
     "SelfSpeculation",
     "Several",
+    "Speculation",
     "Speculative",
     "Speed",
     "StageTable",
     "Staged",
     "Stated",
     "StepTable",
+    "Suffix",
     "Table",
     "TableWithoutRuns",
     "TargetTable",

@@ -16,3 +16,4 @@ class Capability(StrEnum):
     TRAINER_SCORES = "drafts verified by the training engine"
     STORED_LOG_PROBS = "updates that take old log-probabilities from the rollout"
     SELF_SPECULATION = "exact speculation by a quantised copy of the policy"
+    DRAFTERS = "exact speculation by n-grams, suffixes or a learned head"

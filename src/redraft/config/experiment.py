@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, defining
 from redraft.config.data import Data
-from redraft.config.decoding import Decoding, Plain, SelfSpeculation
+from redraft.config.decoding import Decoding, Plain, SelfSpeculation, Speculation
 from redraft.config.generated import Generated, Grading
 from redraft.config.model import Model
 from redraft.config.preset import parted
@@ -131,12 +131,12 @@ class Run(Config):
                     allowed=_kinds(kinds, self.engine),
                     hint="use another one, or engine.kind: torch",
                 )
-        if self.engine.bitwise and isinstance(self.decoding, SelfSpeculation):
+        if self.engine.bitwise and isinstance(self.decoding, Speculation):
             raise UserError(
                 "what a drafter proposes depends on the batch, so results are not bit-identical",
                 key="engine.bitwise",
                 value=True,
-                allowed="false for decoding of kind self_speculation",
+                allowed=f"false for decoding of kind {self.decoding.kind}",
             )
 
     @property

@@ -253,7 +253,7 @@ def passes_of(trace: Iterable[Stretch]) -> Iterator[tuple[int, float]]:
 
 
 class Control:
-    """Speculation of a run; a `redraft.engines.torch.self_speculation.Controller`.
+    """Speculation of a run; a `redraft.engines.torch.speculation.Controller`.
 
     Args:
         ladder: draft lengths; with one rung the length is fixed.

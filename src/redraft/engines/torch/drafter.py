@@ -1,5 +1,8 @@
 """The policy as its own drafter: quantised feed-forward and attention projections, everything else shared.
 
+A block takes n passes of the drafter, one token each. The drafter uses the policy's cache: it attends to the policy's
+keys and values, and its own occupy the slots of its proposals until verification overwrites them.
+
 The drafter has no trained parameters: `refresh` quantises the policy's current weights into the same tensors. Quantised
 weights are stored as floats here ("fake-quantised"): they propose the same tokens as packed ones would, but save no
 time, since kernels for packed weights exist on GPUs only.
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 import torch
 
 from redraft.engines.torch.loop import now
+from redraft.engines.torch.speculation import Block, Drafter, Proposals, SpeculativeEngine
 from redraft.errors import UserError
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -68,8 +72,10 @@ def round_to_nearest(weight: torch.Tensor, bits: int, group: int) -> Quantised:
     return Quantised(codes, scales, zeros, inputs, bits)
 
 
-class QuantisedDrafter:
+class QuantisedDrafter(Drafter):
     """The quantised projections of a policy, and the exchange of both.
+
+    Call `refresh` after the policy's weights have changed.
 
     Args:
         group: weights that share a scale.
@@ -82,6 +88,8 @@ class QuantisedDrafter:
     Raises:
         UserError: for a model without such projections.
     """
+
+    has_distribution = True
 
     def __init__(self, model: torch.nn.Module, bits: int = 4, group: int = 128) -> None:
         self._bits, self._group = bits, group
@@ -111,6 +119,20 @@ class QuantisedDrafter:
                 squared_weight += float(layer.weight.float().square().sum())
         self.bytes, self.error = size, (squared_error / squared_weight) ** 0.5 if squared_weight else 0.0
         self.seconds = now(device) - began
+
+    def propose(self, engine: SpeculativeEngine, block: Block, count: int) -> Proposals:
+        """Sample proposals from the quantised policy, one token of every row at a time."""
+        rows = slice(0, engine.rows.decoding)
+        tokens_B, tokens, log_probs = engine.rows.tokens[rows], [], []
+        with self.drafting():
+            for i in range(count):
+                positions_B = engine.rows.positions[rows] + i
+                log_probs_BV = engine._distributions(tokens_B[:, None], positions_B, block.longest + i)[:, 0]
+                tokens_B = block.propose(log_probs_BV, i)
+                tokens.append(tokens_B)
+                log_probs.append(log_probs_BV)
+        proposed_B = torch.full_like(tokens_B, count)
+        return Proposals(torch.stack(tokens, 1), proposed_B, torch.stack(log_probs, 1))
 
     @contextmanager
     def drafting(self) -> Iterator[None]:

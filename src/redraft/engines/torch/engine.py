@@ -19,7 +19,7 @@ How a request travels:
 
 Shapes: B rows of a pass, T tokens of a row in a pass, V vocabulary, K top tokens, H hidden size, S slots of a row
 (absolute positions). A prefill feeds `tokens_BT` padded on the right. A decoding pass feeds one token of each row, or a
-block of n + 1 in self-speculation, and gets `log_probs_BTV`. The tables of `RowTable` are (R,) and (R, L): R rows of
+block of n + 1 in speculation, and gets `log_probs_BTV`. The tables of `RowTable` are (R,) and (R, L): R rows of
 the cache, L response positions; a decoding pass works on their first B rows.
 """
 
@@ -411,6 +411,11 @@ class TorchEngine:
             positions_B: int64, absolute position of each row's first token.
             longest: slots of the longest row after the pass, or more.
         """
+        hidden_BTH = self._hidden_of_block(tokens_BT, positions_B, longest)
+        return log_probs_of(self.head(hidden_BTH), self.head.temperature)
+
+    def _hidden_of_block(self, tokens_BT: torch.Tensor, positions_B: torch.Tensor, longest: int) -> torch.Tensor:
+        """Feed tokens to the first rows as `_distributions` does; hidden states (B, T, H)."""
         rows_B, count = None, len(tokens_BT)
         if self.dtype == torch.bfloat16 and self.device.type == "cpu" and tokens_BT.numel() == 1:
             # A single token is computed twice: the product of one vector adds in another order than that of two, and
@@ -418,8 +423,7 @@ class TorchEngine:
             tokens_BT, positions_B = tokens_BT.expand(2, 1), positions_B.expand(2)
             rows_B = torch.zeros(2, dtype=torch.long)
         span = self.cache.decode(positions_B, longest, tokens_BT.shape[1], rows_B)
-        hidden_BTH = self._hidden_after(tokens_BT, positions_B, span)[:count]
-        return log_probs_of(self.head(hidden_BTH), self.head.temperature)
+        return self._hidden_after(tokens_BT, positions_B, span)[:count]
 
     def _hidden_after(self, tokens_BT: torch.Tensor, positions_B: torch.Tensor, span: int) -> torch.Tensor:
         """Hidden states (B, T, H) of tokens that attend to the first `span` slots, up to their own positions."""

@@ -11,8 +11,9 @@ from typing import Literal
 
 import torch
 
+from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.loop import now
-from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
+from redraft.engines.torch.speculation import SpeculativeEngine
 
 PRODUCT = {"cpu": 768, "cuda": 8192}
 """Rows and columns of the square matrices whose product measures a device's throughput."""
@@ -40,13 +41,14 @@ class TimedPass:
 
 
 def timed_passes(
-    engine: SelfSpeculativeEngine,
+    engine: SpeculativeEngine,
     batches: Sequence[int],
     lengths: Sequence[int],
     proposals: Sequence[int],
     repetitions: int = 15,
 ) -> Iterator[TimedPass]:
     """Time every kind of pass at every batch size and length (see `TimedPass`); the engine has rows for the largest."""
+    assert isinstance(engine.drafter, QuantisedDrafter)
     was_training = engine.model.training
     engine.model.eval()
     try:
@@ -64,7 +66,7 @@ def timed_passes(
         engine.model.train(was_training)
 
 
-def _timed(engine: SelfSpeculativeEngine, batch: int, length: int, width: int, times: int) -> tuple[float, ...]:
+def _timed(engine: SpeculativeEngine, batch: int, length: int, width: int, times: int) -> tuple[float, ...]:
     tokens = torch.zeros((batch, width), dtype=torch.long, device=engine.device)
     positions = torch.full((batch,), length, dtype=torch.long, device=engine.device)
     return _seconds(lambda: engine._distributions(tokens, positions, length + width), engine.device, times)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
+from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.passes import throughput, timed_passes
-from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
+from redraft.engines.torch.speculation import Fixed, SpeculativeEngine
 from redraft.errors import UserError
 from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, SweepRow
 from redraft.train import models
@@ -53,9 +54,8 @@ def measure(
             value=model.config.max_position_embeddings,
             allowed=f"at least {lengths[1] + max(gammas) + 1}",
         )
-    engine = SelfSpeculativeEngine(
-        model, Fixed(max(gammas)), max(gammas), bits=bits, stops=(), max_rows=max(batches), max_length=max(fitting) + 1
-    )
+    options = {"stops": (), "max_rows": max(batches), "max_length": max(fitting) + 1}
+    engine = SpeculativeEngine(model, QuantisedDrafter(model, bits), Fixed(max(gammas)), max(gammas), **options)
     name = folder.resolve().name
     passes = timed_passes(engine, batches, fitting, gammas)
     lines = []

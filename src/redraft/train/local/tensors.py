@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
+from redraft.errors import UserError
 from redraft.files import write_atomically
 
 RANDOM = "random.safetensors"
@@ -36,5 +37,13 @@ def restore_parts(folder: Path, parts: Mapping[str, Any]) -> None:
             # The groups' settings come from the configuration; `Learner.warm_up` sets the rate before each update.
             part.load_state_dict({"state": state, "param_groups": part.state_dict()["param_groups"]})
         else:
-            part.load_state_dict(tensors)
+            try:
+                part.load_state_dict(tensors)
+            except RuntimeError as error:
+                raise UserError(
+                    "this part of a checkpoint does not fit the run's model",
+                    file=folder / f"{name}.safetensors",
+                    value=str(error).replace("\n", " "),
+                    hint="remove the checkpoint to start the run again",
+                ) from None
     torch.set_rng_state(load((folder / RANDOM).read_bytes())["torch"])

@@ -5,6 +5,7 @@ decodes others.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from redraft.config.capability import Capability
 from redraft.config.experiment import Run
 from redraft.engines.torch.loop import Outside, now
-from redraft.files import read_json, sha256, write_json
+from redraft.files import sha256
 from redraft.methods.drafts.response import indices
 from redraft.methods.vanilla import vanilla
 from redraft.ops.locking.lease import Lease
@@ -34,7 +35,6 @@ from redraft.train.pretrained.precision import dtype_of, rounded
 from redraft.train.records import StageClock
 
 MEMORY = "memory.arrow"
-DECODING = "decoding.json"
 
 
 class LocalTrainer:
@@ -91,8 +91,8 @@ class LocalTrainer:
         result = self.rehearse(tasks, step)
         for group in result.groups:
             self.memory.put(group)
-        self.decoding.adapt()
-        return result
+        learnt = self.decoding.adapt(result.groups, self.prompts)
+        return replace(result, measured={**result.measured, **learnt})
 
     def rehearse(self, tasks: Sequence[Task], step: int) -> RolloutResult:
         """Roll out a batch without a lasting effect: the same tasks at the same step give the same rollouts again.
@@ -163,16 +163,15 @@ class LocalTrainer:
 
     def save(self, folder: Path) -> None:
         """Write models, optimizers, random state, memory and the decoding's state."""
-        save_parts(folder, self.learner.parts)
+        save_parts(folder, self.learner.parts | self.decoding.parts)
         self.memory.save(folder / MEMORY)
-        if state := self.decoding.state():
-            write_json(folder / DECODING, dict(state))
+        self.decoding.save(folder)
 
     def restore(self, folder: Path) -> None:
         """Load what `save` wrote."""
-        restore_parts(folder, self.learner.parts)
+        restore_parts(folder, self.learner.parts | self.decoding.parts)
         self.memory = Memory.load(folder / MEMORY, self.run.reuse.retention)
-        self.decoding.restore(read_json(folder / DECODING) if (folder / DECODING).exists() else {})
+        self.decoding.restore(folder)
 
     def save_policy(self, checkpoint: Path, folder: Path) -> None:
         """Write the policy in transformers' format, in the precision of rollouts."""
