@@ -191,6 +191,17 @@ def test_shared_tokens_tell_acceptance_without_bias():
     assert distribution_of_kept(exact, 3) == pytest.approx([*(exact[:3] - exact[1:4]), exact[3]])
 
 
+def test_shared_tokens_are_weighted_as_tokens_of_drafts():
+    """Single tokens in the very proportions of q = (1/2, 1/2) and p = (9/10, 1/10), which accept 1/2 + 1/10."""
+
+    def those(counts, of):
+        return [Draft(0, np.array([token]), np.log([of[token]])) for token, n in enumerate(counts) for _ in range(n)]
+
+    shared = SharedRatios.of([(those((5, 5), (0.5, 0.5)), those((9, 1), (0.9, 0.1)))])
+    assert shared.from_the_left(1.0, 1)[1] == pytest.approx(0.6)
+    assert shared.from_the_left(0.5, 1)[1] == pytest.approx(0.5 * 0.9 + 0.5 * 0.1)
+
+
 def test_without_a_shared_token_acceptance_is_not_known():
     assert SharedRatios.of([([Draft(0, numbers("1"), np.zeros(1))], [Draft(0, numbers("2"), np.zeros(1))])]) is None
 
