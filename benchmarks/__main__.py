@@ -7,6 +7,7 @@ from importlib import import_module
 from benchmarks import side_by_side
 
 NAMES = (
+    "advise",
     "certify",
     "chunks",
     "engine",

@@ -417,6 +417,7 @@ ERRORS = {
     "simulate": [["a.json", "--lengths", "1"]],
     "replay": [["a.jsonl"]],
     "predict": [["nope"]],
+    "advise": [["nope"], ["nope", "--roofline", "tpu"]],
     "audit": [["nope"]],
     "check": [["nope"]],
     "certify": [["nope"], ["nope", "--policy", "nope", "--prompts", "nope"]],

@@ -156,6 +156,17 @@ ALLOWED = {
         "redraft.selfspec",
         "redraft.train.models",
     },
+    "redraft.lab.advise": {
+        "redraft.config.base",
+        "redraft.errors",
+        "redraft.lab.predict",
+        "redraft.lab.selfspec.simulate",
+        "redraft.methods.reuse",
+        "redraft.result_files",
+        "redraft.rollout",
+        "redraft.selfspec",
+        "redraft.train.run_folder",
+    },
     "redraft.lab": set(),
     "redraft.analysis.data": {
         *BASE,

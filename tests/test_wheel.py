@@ -326,6 +326,7 @@ def test_a_missing_extra_is_one_line_with_what_to_type(without_extras, folder):
         "agreement a b": "report",
         f"prompts {CELLS[0]}": "report",
         "predict x": "evaluate",
+        "advise x": "evaluate",
         "certify mine:sampler --policy mine:policy --prompts x": "certify",
         "calibrate x.csv --model x --out y": "report",
         f"run {CELLS[0]}": "train",

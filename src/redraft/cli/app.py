@@ -45,6 +45,7 @@ COMMANDS = {
     "simulate": "redraft.cli.selfspec:simulate",
     "replay": "redraft.cli.selfspec:replay",
     "predict": "redraft.cli.predict:predict",
+    "advise": "redraft.cli.advise:advise",
     "audit": "redraft.cli.audit:audit",
     "certify": "redraft.cli.certify:certify",
     "validate": "redraft.cli.cells:validate",

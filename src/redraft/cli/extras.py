@@ -52,6 +52,7 @@ NEEDS = {
     "evaluate": "evaluate",
     "sensitivity": "evaluate",
     "predict": "evaluate",
+    "advise": "evaluate",
     "schema": "evaluate",
 }
 """Smallest extra with which a command works; the first missing module may belong to a smaller one."""

@@ -4,11 +4,13 @@ The policy after s updates samples the rollouts of step s. If that policy is sav
 rollouts can be computed again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from redraft.config.experiment import Run
 from redraft.config.read import parse
@@ -47,6 +49,17 @@ class SavedRun:
         """Folders of saved policies by the number of their updates, ascending; 0 is the initial policy."""
         initial = {0: self.initial} if self.initial else {}
         return initial | {step: self.path / name for step, name in policies_of(self.manifest).items()}
+
+    @property
+    def any_policy(self) -> Path:
+        """Folder of the last saved policy, whose sizes and tokenizer are those of all.
+
+        Raises:
+            UserError: if none is saved.
+        """
+        if not self.policies:
+            raise UserError("no policy of this run is saved", file=self.path, key="policies")
+        return self.policies[max(self.policies)]
 
     @cached_property
     def problems(self) -> list[Problem]:
@@ -144,11 +157,17 @@ class SavedRun:
             )
         return drafts_of(new, file)
 
-    def prompts(self, drafts: list[Draft]) -> dict[int, list[int]]:
+    def epoch(self, number: int) -> pd.DataFrame:
+        """Rollouts of an epoch pass that are saved, with the columns of `COLUMNS` and `step`."""
+        steps = [step for step in self.rollout_steps if step // self.steps_per_epoch == number]
+        frames = [read_parquet(self._rollouts(step), COLUMNS, only=True).assign(step=step) for step in steps]
+        return pd.concat(frames, ignore_index=True)
+
+    def prompts(self, drafts: Iterable[Draft]) -> dict[int, list[int]]:
         """Tokens of the prompts of drafts."""
         wanted = sorted({draft.prompt for draft in drafts})
         # Training does not change it, so any policy's will do.
-        tokenizer = load_tokenizer(self.policies[max(self.policies)])
+        tokenizer = load_tokenizer(self.any_policy)
         tokens = encode(tokenizer, [self.problems[prompt].prompt for prompt in wanted])
         return dict(zip(wanted, tokens, strict=True))
 

@@ -1,0 +1,144 @@
+"""`redraft advise`: which cheap rollout saves how much, from a run's rollouts and a roofline (docs/advise.md)."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from redraft.cli.arguments import AsJson
+from redraft.cli.terminal import document, filled, table
+from redraft.errors import UserError
+from redraft.files import atomic
+from redraft.messages import echo
+
+if TYPE_CHECKING:
+    from redraft.lab.advise.advice import Advice, Row
+    from redraft.lab.advise.ranking import Interval
+
+LEGEND = (
+    "seconds: of one step's rollout; saved: share of plain decoding's seconds; passes: forward passes until the last "
+    "response ends; in brackets: 95 % interval over prompts, by the bootstrap."
+)
+LEFT_OUT = (
+    "The roofline leaves out sampling, scheduling, padding of blocks, building indices of earlier rollouts, and "
+    "prefixes that responses of a prompt share. All responses of a batch start at once. Drafts are verified whole, and "
+    "drafters propose in every pass. Later epochs may drift less or more than these two (docs/advise.md)."
+)
+
+
+def advise(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run without reuse.")],
+    roofline: Annotated[
+        str, typer.Option(help="Device: a100, h100, or a file of `redraft calibrate` (docs/advise.md).")
+    ] = "a100",
+    model: Annotated[
+        Path | None, typer.Option(help="Folder or config.json of another model that has the same responses.")
+    ] = None,
+    epoch: Annotated[
+        int | None, typer.Option(help="Epoch whose responses are replayed, counted from 0; the last if empty.", min=1)
+    ] = None,
+    prompts: Annotated[
+        int | None, typer.Option(help="Prompts whose responses decode at once; those of a step if empty.", min=1)
+    ] = None,
+    lenience: Annotated[str, typer.Option(help="Lenience of the published rule.")] = "e^0.5",
+    draft_length: Annotated[int, typer.Option(help="Most proposals of a drafter in a pass.", min=1, max=64)] = 7,
+    longest: Annotated[int, typer.Option(help="Longest context that is matched, tokens.", min=1)] = 16,
+    shortest: Annotated[int, typer.Option(help="Shortest context that is matched, tokens.", min=1)] = 2,
+    lookup: Annotated[float, typer.Option(help="Time to look a context up, microseconds.", min=0)] = 10.0,
+    with_policies: Annotated[
+        bool, typer.Option("--policies/--no-policies", help="Use saved policies, or tokens and log-probs alone.")
+    ] = True,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device of saved policies.")] = "auto",
+    csv: Annotated[Path | None, typer.Option(help="Also write all rows to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Advise which cheap rollout to use: predicted seconds of each, from two epochs of a run without reuse."""
+    from redraft.lab.advise.advice import advice
+    from redraft.lab.advise.replayed import Matching
+    from redraft.lab.advise.work import Device
+    from redraft.lab.predict.saved_run import open_run
+    from redraft.selfspec.constants import read_model
+    from redraft.selfspec.devices import calibration_of
+
+    # Options first: reading rollouts may take minutes.
+    if shortest > longest:
+        raise UserError("no context is both", key="--shortest", value=shortest, allowed=f"1 to {longest}")
+    factor = _lenience(lenience)
+    calibration_of(roofline, read_model(model) if model else None)
+    run = open_run(folder)
+    matching = Matching(draft_length, longest, shortest, run.configuration.trainer.max_response_tokens)
+    constants = read_model(model or run.any_policy)
+    seconds = Device(calibration_of(roofline, constants), 1e-6 * lookup)
+    found = advice(run, seconds, matching, factor, epoch, prompts, device, with_policies=with_policies)
+    notes = [found.sentence, *found.unknown, LEGEND, LEFT_OUT]
+    used = f"Roofline: {roofline}; model: {constants.name}; {found.batch} prompts decode at once. {found.text}"
+    rows = [_record(row) for row in found.rows]
+    if csv:
+        _write(csv, rows)
+    if as_json:
+        request = {
+            "path": folder,
+            "roofline": roofline,
+            "model": model,
+            "epoch": epoch,
+            "prompts": found.batch,
+            "lenience": lenience,
+            "draft_length": draft_length,
+            "longest": longest,
+            "shortest": shortest,
+            "lookup": lookup,
+            "policies": with_policies,
+        }
+        echo(document("advise", request, rows, [used, *notes]))
+        return
+    echo("\n\n".join([filled(used), _table(found), *map(filled, notes)]))
+
+
+def _lenience(text: str) -> float:
+    from redraft.config.base import parse_lenience
+
+    try:
+        return parse_lenience(text)
+    except ValueError as error:
+        raise UserError(f"a lenience {error}", key="--lenience", value=text) from None
+
+
+def _write(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    import pandas as pd
+
+    with atomic(file) as temporary:
+        pd.DataFrame(rows).to_csv(temporary, index=False)
+
+
+def _record(row: "Row") -> dict[str, Any]:
+    """Row of the JSON document and of the CSV file; ends of intervals have the suffixes `_low` and `_high`."""
+    record: dict[str, Any] = {"method": row.method, "exact": row.exact, "source": row.source, "tied": row.tied}
+    for name, value in (("seconds", row.seconds), ("saved", row.saved)):
+        record |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+    return record | {"passes": row.passes}
+
+
+def _table(found: "Advice") -> str:
+    header = ["method", "exact", "seconds", "saved, %", "passes", "from"]
+    cells = [
+        [
+            row.method,
+            "yes" if row.exact else "no",
+            f"{row.seconds.value:.3g}" if math.isfinite(row.seconds.value) else "unknown",
+            _percent(row.saved),
+            f"{row.passes:.0f}" if math.isfinite(row.passes) else "-",
+            row.source,
+        ]
+        for row in found.rows
+    ]
+    return table(header, cells, left=["exact", "from"], wraps=["method"])
+
+
+def _percent(of: "Interval") -> str:
+    if not math.isfinite(of.value):
+        return f"{100 * of.low:.0f} to {100 * of.high:.0f}" if math.isfinite(of.high) else "unknown"
+    if of.low == of.high:  # plain decoding's
+        return f"{100 * of.value:.0f}"
+    return f"{100 * of.value:.0f}" + (f" [{100 * of.low:.0f}, {100 * of.high:.0f}]" if math.isfinite(of.low) else "")
