@@ -12,6 +12,7 @@ NAMES = (
     "engine",
     "exact_rules",
     "gpu",
+    "gym",
     "reuse_simulation",
     "rewards",
     "scoring",

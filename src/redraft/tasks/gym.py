@@ -7,11 +7,13 @@ answer is a record, from which its generator makes the problem again where a res
 import ast
 import copy
 import hashlib
+import io
 import json
 import math
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -167,7 +169,8 @@ def _generator(task: str, options: str, seed: int) -> Any:
 def _make(task: str, options: str, seed: int, index: int) -> dict[str, Any]:
     """A problem as its generator makes it; the mapping is cached, so callers must not modify it."""
     try:
-        entry: dict[str, Any] = _generator(task, options, seed)[index]
+        with redirect_stdout(io.StringIO()):  # `bf` prints dots
+            entry: dict[str, Any] = _generator(task, options, seed)[index]
     except UserError:
         raise
     except Exception as error:
