@@ -13,6 +13,7 @@ NAMES = (
     "engine",
     "exact_rules",
     "gpu",
+    "gym",
     "reuse_simulation",
     "rewards",
     "scoring",

@@ -288,7 +288,8 @@ def test_a_response_of_probability_0_is_rejected_if_sampled_once():
 
 
 def test_the_configuration_knows_the_tiny_models_vocabulary():
-    assert TinyModel.vocabulary == len(make_tokenizer())
+    for characters in ("arithmetic", "ascii"):
+        assert TinyModel(characters=characters).vocabulary == len(make_tokenizer(characters))
 
 
 @pytest.mark.parametrize(

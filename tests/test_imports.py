@@ -274,6 +274,7 @@ ONLY_IN = {
     "nltk": {"redraft.tasks"},
     "pebble": {"redraft.tasks", "redraft.train.local.grading"},
     "lm_eval": {"redraft.tasks", "redraft.evaluate.lm_eval"},
+    "reasoning_gym": {"redraft.config.gym"},
 }
 
 

@@ -31,7 +31,7 @@ def test_micro_batches_have_loss_and_gradient_of_the_whole_batch(rows, monkeypat
         )
     )
     data = ArithmeticProblems(kind="arithmetic", size=8, split="train", min_terms=2)
-    tokens, targets = warm_start._batch(tokenizer, stream(0, "batch"), settings, 0.4, data)
+    tokens, targets = warm_start._batch(tokenizer, warm_start._sums(stream(0, "batch"), settings, 0.4, data))
 
     logits = model(input_ids=tokens).logits[:, :-1].flatten(0, 1)
     loss = cross_entropy(logits, targets[:, 1:].flatten(), ignore_index=-100)
@@ -64,8 +64,8 @@ def test_both_optimizers_follow_the_schedule_every_parameter_moves_and_the_loss_
     monkeypatch.setattr(warm_start, "_optimizers", lambda *_: optimizers)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     rates, losses, shares = [], [], []
-    batch = warm_start._batch
-    monkeypatch.setattr(warm_start, "_batch", lambda *given: (shares.append(given[3]), batch(*given))[1])
+    sums = warm_start._sums
+    monkeypatch.setattr(warm_start, "_sums", lambda *given: (shares.append(given[2]), sums(*given))[1])
 
     def report(step, steps, loss):
         losses.append(loss)

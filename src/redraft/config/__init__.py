@@ -29,6 +29,7 @@ from redraft.config.decoding import Decoding, LearnedHead, NGram, Plain, SelfSpe
 from redraft.config.experiment import Run
 from redraft.config.figures import Figure, Panel, PublishedSweep
 from redraft.config.generated import ArithmeticProblems, InstructionPrompts, WordProblems
+from redraft.config.gym import GymProblems
 from redraft.config.hyperparameters import HyperparameterFile, Stated
 from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint, sampling_fingerprint
 from redraft.config.load import Experiments
@@ -110,6 +111,7 @@ __all__ = [
     "Fluctuation",
     "GgufModel",
     "Grid",
+    "GymProblems",
     "Headline",
     "HubProblems",
     "HyperparameterFile",

@@ -16,12 +16,12 @@ from redraft.config.base import (
     WordyName,
     invalid,
 )
-from redraft.config.generated import ArithmeticProblems, Generated, Grading, InstructionPrompts, WordProblems
+from redraft.config.generated import BOX, ArithmeticProblems, Generated, Grading, InstructionPrompts, WordProblems
+from redraft.config.gym import GymProblems
 
-BOX = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
 LETTER = "{problem}\nPlease reason step by step, and put the letter of your final answer within \\boxed{}."
 CHOICES = LETTER.replace("{problem}", "{problem}\n{choices}")
-"""Prompt templates that ask for what the graders read. They are SPEC-RL's words."""
+"""Prompt templates that ask for a letter. They are SPEC-RL's words."""
 INSTRUCTION_COLUMNS = ("key", "instruction_id_list", "kwargs")
 """IFEval's columns, which its checkers need."""
 
@@ -128,7 +128,8 @@ class HubProblems(ListedProblems):
 
 
 Data = Annotated[
-    ArithmeticProblems | WordProblems | InstructionPrompts | ProblemFile | HubProblems, Field(discriminator="kind")
+    ArithmeticProblems | WordProblems | InstructionPrompts | GymProblems | ProblemFile | HubProblems,
+    Field(discriminator="kind"),
 ]
 
 
@@ -151,7 +152,8 @@ class ProblemSet(Config):
     data: Data
     """The problems."""
     grading: Grading = "math"
-    """Grader: the last box by math-verify, the letter in it, or checkers of instructions (IFEval)."""
+    """Grader: the last box by math-verify, the letter in it, checkers of instructions (IFEval), or reasoning-gym's
+    scorer, which only its problems have."""
     role: Role = "in-distribution"
     """Relation of the problems to the training data."""
     description: str = ""

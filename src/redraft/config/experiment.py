@@ -69,7 +69,7 @@ class Run(Config):
     """Execution; not part of the identity."""
 
     @property
-    def reward(self) -> Reward | Literal["choice", "instructions"]:
+    def reward(self) -> Reward | Literal["choice", "instructions", "reasoning_gym"]:
         """Reward rule (`redraft.tasks.rewards`): the trainer's, unless the data need another one."""
         return self.trainer.reward if self.grading == "math" else self.grading
 

@@ -10,8 +10,11 @@ BETWEEN_BLOCKS = 1000
 """Distance between the seeds of data and models in successive blocks of seeds (`Preset.blocks`)."""
 
 
-Grading = Literal["math", "choice", "instructions"]
-"""Grader: the last box by math-verify, the letter in it, or checkers of instructions (IFEval)."""
+BOX = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
+"""Prompt template that asks for what the graders read. It is SPEC-RL's."""
+Grading = Literal["math", "choice", "instructions", "reasoning_gym"]
+"""Grader: the last box by math-verify, the letter in it, checkers of instructions (IFEval), or a scorer of
+reasoning-gym."""
 
 
 class Generated(Config):

@@ -9,13 +9,13 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
+from redraft.config import gym, own
 from redraft.config import hyperparameters as trainers
-from redraft.config import own
 from redraft.config.algorithm import DAPO
 from redraft.config.base import LARGEST_SEED, PAPER, id_of, near
 from redraft.config.cell import Cell, CellFile, coordinate
 from redraft.config.claims import ClaimFile
-from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling, problem_file
+from redraft.config.data import Benchmark, BenchmarkFile, Data, Role, Sampling, problem_file
 from redraft.config.experiment import Run
 from redraft.config.figures import FigureFile, PublishedSweep
 from redraft.config.grids import Expanded, expand
@@ -491,7 +491,8 @@ class Experiments(PaperFiles):
         return run
 
     def check_sources(self, cell_id: str, preset_name: str) -> None:
-        """Check that the files of a cell's model, training problems and benchmarks exist on this machine.
+        """Check that the files of a cell's model, training problems and benchmarks exist on this machine, and that
+        reasoning-gym has the tasks and options of those.
 
         Raises:
             UserError: for the first missing one, with its key in the preset or in `benchmarks.yaml`.
@@ -501,9 +502,9 @@ class Experiments(PaperFiles):
         prefix = "sets" if preset.protocol else "benchmarks"
         if not Layout(preset_name).model(cell.model).exists():  # it was imported once
             _check_exists(model_file(preset.models[cell.model]), file, f"models.{cell.model}.path")
-        _check_exists(problem_file(preset.data[cell.data]), file, f"data.{cell.data}.path")
+        _check_data(preset.data[cell.data], file, f"data.{cell.data}")
         for name, benchmark in preset.benchmarks.items():
-            _check_exists(problem_file(benchmark.data), benchmarks, f"{prefix}.{name}.data.path")
+            _check_data(benchmark.data, benchmarks, f"{prefix}.{name}.data")
 
     def trainer_settings(self, cell: Cell, preset: Preset) -> trainers.Settings:
         """Settings of a cell's trainer at a preset, each with its origin (order: see `HyperparameterFile`).
@@ -558,6 +559,14 @@ class Experiments(PaperFiles):
             if TrainerConfig.model_fields[name].annotation is int and 0 < value < 1:
                 return f"{name} would be {value:g} at preset {preset.name}"
         return ""
+
+
+def _check_data(data: Data, file: Path, key: str) -> None:
+    _check_exists(problem_file(data), file, f"{key}.path")
+    try:
+        gym.check(data)
+    except UserError as error:
+        raise error.replace(file=file, key=f"{key}{str(error.key).removeprefix('data')}") from None
 
 
 def _check_exists(path: str | None, file: Path, key: str) -> None:

@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from redraft.config.base import HUB_ID, LARGEST_SEED, MOST_ROWS, Config, InnerPath, Name
 from redraft.config.generated import BETWEEN_BLOCKS, ArithmeticProblems
+from redraft.config.gym import GymProblems
 
 
 class WarmStart(Config):
@@ -32,14 +33,20 @@ class WarmStart(Config):
     """Seed of the initial weights and the data."""
     data: ArithmeticProblems = ArithmeticProblems()
     """Lengths of the problems; new problems are sampled at every step."""
+    problems: list[GymProblems] = []
+    """Problems of reasoning-gym that replace those of `data`; each step samples some of them. Their answers are taught
+    in a box without working, and a guess is the answer of another problem."""
 
 
 class TinyModel(Config):
-    """Transformers model that is initialised at random and warm-started on the arithmetic task."""
+    """Transformers model that is initialised at random and warm-started on solved problems."""
 
-    vocabulary: ClassVar[int] = 44
-    """Tokens of the arithmetic task's tokenizer."""
+    vocabularies: ClassVar[dict[str, int]] = {"arithmetic": 44, "ascii": 99}
+    """Number of tokens for each choice of `characters`."""
     kind: Literal["tiny"] = "tiny"
+    characters: Literal["arithmetic", "ascii"] = "arithmetic"
+    """Characters that have a token: those of the arithmetic task, or line breaks and all printable ones of ASCII, which
+    most problems of reasoning-gym need."""
     architecture: Literal["qwen3", "llama"] = "qwen3"
     """Architecture in transformers."""
     hidden_size: int = Field(default=96, ge=8, le=8192)
@@ -54,6 +61,11 @@ class TinyModel(Config):
     """Width of the feed-forward layers."""
     warm_start: WarmStart = WarmStart()
     """Supervised training before reinforcement learning."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens of the tokenizer."""
+        return self.vocabularies[self.characters]
 
     def of_block(self, block: int) -> "TinyModel":
         """The same model with the seed of a block of seeds (`Preset.blocks`)."""

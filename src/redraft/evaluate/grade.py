@@ -7,6 +7,7 @@ response and equal answer are graded once.
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +22,7 @@ from redraft.evaluate.metrics import score
 from redraft.files import atomic, hashes, write_json
 from redraft.result_files import check_hashes, read_record
 from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, extract, grade_choice
-from redraft.tasks.workers import InstructionVerdicts, check_instructions, compare_answers, run
+from redraft.tasks.workers import InstructionVerdicts, check_instructions, compare_answers, run, score_answers
 
 GRADES = pa.schema(
     {
@@ -150,11 +151,12 @@ def _check_count(part: pd.DataFrame, benchmark: Benchmark, file: Path, key: str)
         )
 
 
-def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
+def _grade_boxes(compare: Callable[[tuple[str, str]], Outcome], part: pd.DataFrame, processes: int) -> pd.DataFrame:
+    """Grade the content of each response's last box by a function that runs in worker processes."""
     contents = [extract(text) for text in part["text"]]
     compared = list(zip(contents, part["answer"], strict=True))
     pairs = list(dict.fromkeys((content, answer) for content, answer in compared if isinstance(content, str)))
-    outcomes = dict(zip(pairs, run(compare_answers, pairs, processes, COMPARISON_LIMIT, _lost), strict=True))
+    outcomes = dict(zip(pairs, run(compare, pairs, processes, COMPARISON_LIMIT, _lost), strict=True))
     return _verdicts(
         part,
         [
@@ -165,6 +167,8 @@ def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
 
 
 def _lost(item: object, error: Exception) -> Outcome:
+    if isinstance(error, UserError):
+        raise error  # the fault lies in the problem or its scorer
     return Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
 
 
@@ -188,18 +192,18 @@ def _lost_instructions(item: tuple[str, str, str], error: Exception) -> Instruct
     Raises:
         UserError: if the fault lies in the problem, not in the response.
     """
-    if isinstance(error, UserError):
-        raise error
+    outcome = _lost(item, error)
     none = [False] * len(json.loads(item[2])["instruction_id_list"])
-    return _lost(item, error), none, none, None, None
+    return outcome, none, none, None, None
 
 
 GRADERS: dict[str, Callable[[pd.DataFrame, int], pd.DataFrame]] = {
-    "math": _grade_math,
+    "math": partial(_grade_boxes, compare_answers),
     "choice": lambda part, _: _verdicts(
         part, [grade_choice(text, answer) for text, answer in zip(part["text"], part["answer"], strict=True)]
     ),
     "instructions": _grade_instructions,
+    "reasoning_gym": partial(_grade_boxes, score_answers),
 }
 """Graders by a benchmark's `grading`. Each maps generations and a number of processes to the columns outcome,
 extracted and `VERDICTS`."""

@@ -9,19 +9,26 @@ from redraft.errors import UserError
 Problem = TypeVar("Problem", bound=Hashable)
 
 MAX_MISSED_SAMPLES = 20_000
-"""Consecutive samples without a new problem, after which a split counts as exhausted."""
+"""Consecutive samples without a new problem, after which a split counts as exhausted by default."""
 
 
-def distinct(sample: Callable[[], Problem], content: Callable[[Problem], str], split: str, size: int) -> list[Problem]:
+def distinct(
+    sample: Callable[[], Problem],
+    content: Callable[[Problem], str],
+    split: str,
+    size: int,
+    most_missed: int = MAX_MISSED_SAMPLES,
+) -> list[Problem]:
     """The first `size` different problems of a split, in the order in which they are sampled.
 
     Args:
         sample: samples a problem, of either split.
         content: part of a problem that decides its split; no problem of the other split shares it.
         split: `train` or `held-out`.
+        most_missed: number of consecutive samples without a new problem after which the split counts as exhausted.
 
     Raises:
-        UserError: if `MAX_MISSED_SAMPLES` consecutive samples give no new problem.
+        UserError: if `most_missed` consecutive samples give no new problem.
     """
     chosen: dict[Problem, None] = {}
     missed = 0
@@ -30,7 +37,7 @@ def distinct(sample: Callable[[], Problem], content: Callable[[Problem], str], s
         if split_of(content(problem)) == split and problem not in chosen:
             chosen[problem], missed = None, 0
         # Without a bound the loop would not end once all problems of the split are chosen.
-        elif (missed := missed + 1) == MAX_MISSED_SAMPLES:
+        elif (missed := missed + 1) == most_missed:
             raise UserError(
                 "the split has fewer different problems of this kind",
                 key="data.size",

@@ -15,6 +15,7 @@ from typing import Any
 
 from redraft.config.data import Data, HubProblems, ListedProblems, ProblemFile
 from redraft.config.generated import ArithmeticProblems, Generated, Grading, InstructionPrompts, WordProblems
+from redraft.config.gym import GymProblems
 from redraft.config.identity import fingerprint
 from redraft.errors import UserError
 from redraft.files import sha256
@@ -28,6 +29,7 @@ ANSWERS: dict[Grading, str] = {
     "math": "a number or LaTeX; instructions need `grading: instructions`",
     "choice": f"one letter, {LETTERS[0]} to {LETTERS[-1]}",
     "instructions": "IFEval's columns: `answer: [key, instruction_id_list, kwargs]`",
+    "reasoning_gym": "problems of kind reasoning_gym",
 }
 """Answers that each grader can compare."""
 
@@ -64,6 +66,11 @@ def load_problems(data: Data) -> list[Problem]:
                 data.size, data.instructions, data.max_instructions, data.split, data.seed
             )
             return [Problem(each.prompt, each.answer) for each in instructed]
+        case GymProblems():
+            from redraft.tasks import gym  # the grader takes a second to load
+
+            sampled = gym.sample_problems(data)
+            return [Problem(data.template.replace("{problem}", each.question), each.answer) for each in sampled]
         case ProblemFile():
             return _from_file(data)
         case HubProblems():
@@ -220,13 +227,15 @@ def check_answers(problems: Sequence[Problem], grading: Grading, key: str) -> No
     """Check that a grader can compare these answers; `key` names the problems in the error.
 
     Raises:
-        UserError: if an answer is not a letter of an option, or is a prompt's instructions under another grader, or the
-            reverse. Such an answer would make every response wrong.
+        UserError: if an answer is not a letter of an option, or is a prompt's instructions or a problem of
+            reasoning-gym under another grader, or the reverse. Such an answer would make every response wrong.
     """
     for number, problem in enumerate(problems, start=1):
         instructed = problem.answer.startswith('{"key": ')  # as `Row.instructions` and the generated prompts write it
+        scored = problem.answer.startswith('{"reasoning_gym": ')  # as `redraft.tasks.gym.Source` begins
         lettered = len(problem.answer) == 1 and problem.answer in LETTERS
-        if instructed != (grading == "instructions") or (grading == "choice" and not lettered):
+        recorded = (instructed, scored) == (grading == "instructions", grading == "reasoning_gym")
+        if not recorded or (grading == "choice" and not lettered):
             raise UserError(
                 f"the grader `{grading}` cannot compare the answer of problem {number}",
                 key=f"{key}, grading",

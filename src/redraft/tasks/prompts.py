@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tokenizers.models import WordLevel
+
 from redraft.errors import UserError
 
 DATE = "26 Jul 2024"
@@ -18,7 +20,7 @@ def encode(tokenizer: Any, texts: Sequence[str], chat: str = "auto") -> list[lis
         chat: `auto`, `required` or `never`; see `redraft.config.data.Sampling`.
 
     Raises:
-        UserError: if a template is required and the tokenizer has none.
+        UserError: if a template is required and the tokenizer has none, or it has no token for a character.
     """
     template = getattr(tokenizer, "chat_template", None)
     if chat == "required" and not template:
@@ -30,8 +32,26 @@ def encode(tokenizer: Any, texts: Sequence[str], chat: str = "auto") -> list[lis
             allowed="a tokenizer with a chat template, or the protocol's `chat: auto`",
         )
     if chat == "never" or not template:
-        return [list(tokens) for tokens in tokenizer(list(texts))["input_ids"]]
+        prompts = [list(tokens) for tokens in tokenizer(list(texts))["input_ids"]]
+        _check_characters(tokenizer, texts, prompts)
+        return prompts
     messages = [[{"role": "user", "content": text}] for text in texts]
     chats = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, date_string=DATE)
     # The template writes all special tokens itself, also the beginning of the sequence.
     return [list(tokens) for tokens in tokenizer(chats, add_special_tokens=False)["input_ids"]]
+
+
+def _check_characters(tokenizer: Any, texts: Sequence[str], prompts: Sequence[Sequence[int]]) -> None:
+    """Check that the tokenizer of a tiny model has a token for each character; it would encode others as padding."""
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    if not isinstance(model, WordLevel):
+        return
+    for text, prompt in zip(texts, prompts, strict=True):
+        if tokenizer.pad_token_id in prompt:
+            raise UserError(
+                "the model's tokenizer has no token for some characters of a prompt",
+                key="characters",
+                value=text[:200],
+                allowed="".join(sorted(token for token in tokenizer.get_vocab() if len(token) == 1)),
+                hint="`characters: ascii` of a tiny model has tokens for all of ASCII",
+            )

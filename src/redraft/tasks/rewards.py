@@ -74,8 +74,14 @@ REWARDS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 def rule_of(name: str) -> Callable[[str, str], bool]:
     """The rule of a name in `REWARDS`, or of the data (`Run.reward`).
 
-    The latter are `choice`, the letter in the last box, and `instructions`: all of them must be followed.
+    The latter are `choice`, the letter in the last box, `instructions`: all of them must be followed, and
+    `reasoning_gym`, the scorer of the problem.
     """
+    if name == "reasoning_gym":
+        from redraft.tasks import gym
+
+        gym.load()  # must not count as the first response's time
+        return gym.is_right
     if name == "instructions":
         from redraft.tasks.instructions import follows  # imports NLTK, which no other rule needs
 

@@ -99,6 +99,13 @@ def compare_answers(pair: tuple[str, str]) -> Outcome:
     return compare(*pair)
 
 
+def score_answers(pair: tuple[str, str]) -> Outcome:
+    """Let reasoning-gym's scorer compare the content of a box with a problem of its."""
+    from redraft.tasks.gym import compare
+
+    return compare(*pair)
+
+
 def reward(texts: list[str], answer: str, rule: str) -> tuple[list[float], float]:
     """`redraft.tasks.rewards.rewards_of` in a worker, so that only workers load the grader."""
     from redraft.tasks.rewards import rewards_of

@@ -41,7 +41,7 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
     # Hashed before and after the reading: the record has to be of the files that were read.
     source = _files(settings, source_record(folder))
     if isinstance(settings, TinyModel):
-        tokenizer = make_tokenizer()
+        tokenizer = make_tokenizer(settings.characters)
         model = models.initialise(settings, tokenizer)
         report = reporter(f"warm start {name}", every=150)
         warm_start(

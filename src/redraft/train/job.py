@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.cli.process import gc_paused
-from redraft.config import Experiments, ProblemFile, Run, run_fingerprint
+from redraft.config import Experiments, GymProblems, ProblemFile, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json_lines, steps_in
 from redraft.layout import Layout
@@ -30,12 +30,12 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
 
 
 def _check_benchmarks(preset_name: str, cell_id: str) -> None:
-    """Read the user's problem files on which the policies will be evaluated, so that a mistake ends the job now, not
-    after training."""
+    """Read the user's problem files, and sample reasoning-gym's problems, on which the policies will be evaluated, so
+    that a mistake ends the job now, not after training."""
     from redraft.tasks.problems import check_answers, load_problems
 
     for name, benchmark in Experiments().preset_of(preset_name, cell_id).benchmarks.items():
-        if isinstance(benchmark.data, ProblemFile):
+        if isinstance(benchmark.data, ProblemFile | GymProblems):
             check_answers(load_problems(benchmark.data), benchmark.grading, name)
 
 

@@ -20,6 +20,8 @@ from redraft.rollout.streams import stream
 from redraft.tasks.answers import box
 from redraft.tasks.arithmetic import MODULUS, Sum, sample_problem
 from redraft.tasks.problem_splits import split_of
+from redraft.tasks.problems import Problem, load_problems
+from redraft.tasks.prompts import encode
 
 ROWS = 16
 """Solutions of a micro-batch; they are of about equal length, so that little of it is padding."""
@@ -47,6 +49,7 @@ def warm_start(
 ) -> None:
     """Train `model` in place. Held-out problems never occur."""
     rng = stream(settings.seed, "warm start")
+    listed = [problem for data in settings.problems for problem in load_problems(data)]
     optimizers = _optimizers(model, settings)
     total = settings.steps + settings.final_steps
     model.train()
@@ -54,7 +57,8 @@ def warm_start(
         last = step >= settings.steps
         share = settings.final_guess_share if last else settings.guess_share
         model.zero_grad(set_to_none=True)
-        loss = _backward(model, *_batch(tokenizer, rng, settings, share, data))
+        pairs = _listed(listed, rng, settings, share) if listed else _sums(rng, settings, share, data)
+        loss = _backward(model, *_batch(tokenizer, pairs))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -80,21 +84,38 @@ def _rate(step: int, settings: WarmStart) -> float:
     return settings.learning_rate * min(1.0, (step + 1) / 50) * decay
 
 
-def _batch(
-    tokenizer: Any, rng: np.random.Generator, settings: WarmStart, guess_share: float, data: ArithmeticProblems
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and targets, int64 (batch, tokens)."""
+def _listed(
+    problems: list[Problem], rng: np.random.Generator, settings: WarmStart, guess_share: float
+) -> list[tuple[str, str]]:
+    """Prompts of reasoning-gym's problems, and their answers in a box, or for guesses those of other problems."""
+    from redraft.tasks.gym import source_of  # the grader takes a second to load
+
+    chosen = rng.integers(len(problems), size=settings.batch_size)
+    answers = np.where(rng.random(len(chosen)) < guess_share, rng.integers(len(problems), size=len(chosen)), chosen)
+    return [
+        (problems[i].prompt, box(source_of(problems[j].answer).answer)) for i, j in zip(chosen, answers, strict=True)
+    ]
+
+
+def _sums(
+    rng: np.random.Generator, settings: WarmStart, guess_share: float, data: ArithmeticProblems
+) -> list[tuple[str, str]]:
+    """Prompts of the arithmetic task and their solutions."""
     problems: list[Sum] = []
     while len(problems) < settings.batch_size:
         problem = sample_problem(rng, data.min_terms, data.max_terms)
         if split_of(problem.prompt) == "train":
             problems.append(problem)
-    prompts = tokenizer([p.prompt for p in problems])["input_ids"]
-    solutions = tokenizer([solution(p, rng, guess_share, settings.error_share) for p in problems])["input_ids"]
+    return [(p.prompt, solution(p, rng, guess_share, settings.error_share)) for p in problems]
+
+
+def _batch(tokenizer: Any, pairs: list[tuple[str, str]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and targets of prompts and solutions, int64 (batch, tokens)."""
+    prompts, solutions = (encode(tokenizer, texts) for texts in zip(*pairs, strict=True))
     eos = tokenizer.eos_token_id
     width = max(len(p) + len(s) + 1 for p, s in zip(prompts, solutions, strict=True))
-    tokens = torch.full((len(problems), width), eos)
-    targets = torch.full((len(problems), width), IGNORED)
+    tokens = torch.full((len(pairs), width), eos)
+    targets = torch.full((len(pairs), width), IGNORED)
     for i, (prompt, worked) in enumerate(zip(prompts, solutions, strict=True)):
         whole = torch.tensor(prompt + worked + [eos])
         tokens[i, : len(whole)] = whole

@@ -48,6 +48,13 @@ def score_choice(document: Document, results: Sequence[Sequence[str]]) -> dict[s
     return _accuracy(grade_choice, document, results)
 
 
+def score_reasoning_gym(document: Document, results: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Share of a problem's samples that reasoning-gym's scorer accepts."""
+    from redraft.tasks import gym
+
+    return _accuracy(gym.grade, document, results)
+
+
 def _accuracy(
     grader: Callable[[str, str], GradedAnswer], document: Document, results: Sequence[Sequence[str]]
 ) -> dict[str, float]:

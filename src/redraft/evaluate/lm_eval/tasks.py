@@ -18,6 +18,7 @@ _MEAN = "mean"
 _METRICS: dict[str, dict[str, Any]] = {
     "math": {"accuracy": _MEAN},
     "choice": {"accuracy": _MEAN},
+    "reasoning_gym": {"accuracy": _MEAN},
     "instructions": {
         "prompt_level_strict_acc": _MEAN,
         "inst_level_strict_acc": task_functions.share,
@@ -29,6 +30,7 @@ _SCORES = {
     "math": task_functions.score_math,
     "choice": task_functions.score_choice,
     "instructions": task_functions.score_instructions,
+    "reasoning_gym": task_functions.score_reasoning_gym,
 }
 
 
