@@ -72,6 +72,10 @@ class Memory:
         """Correct responses to a prompt that are kept, at most `retention.correct`, the oldest first."""
         return [sample.rollout for sample in self._kept_correct(self._groups.get(prompt, []))]
 
+    def forget(self, prompt: int) -> None:
+        """Drop everything of a prompt."""
+        self._groups.pop(prompt, None)
+
     def part(self, prompt: int) -> "Memory":
         """A memory with the content of one prompt, for the process that rolls it out; the rollouts are not copied."""
         part = Memory(self.retention)

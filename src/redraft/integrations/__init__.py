@@ -1,0 +1,1 @@
+"""Reuse of rollouts in other projects' trainers, through the extension points that these document."""
