@@ -110,7 +110,7 @@ def requirements(extra):
 def test_each_lock_has_versions_that_the_requirements_allow():
     everything = [each for extra in PROJECT["optional-dependencies"] for each in requirements(extra)[0]]
     everything += map(Requirement, PROJECT["dependencies"])
-    locks = [pins(name) for name in ("cpu", "gpu")]
+    locks = [pins(name) for name in ("cpu", "gpu", "trl")]
     for each in everything:
         found = [lock[each.name] for lock in locks if each.name in lock]
         assert found, f"{each} is in no lock"

@@ -41,6 +41,7 @@ EXTRAS = {
     "verl": ("hydra", "omegaconf", "ray", "transfer_queue", "vllm"),
     "mlflow": ("mlflow",),
     "certify": (),
+    "trl": ("trl",),
 }
 """Third-party modules by the extra that adds them (pyproject.toml); each of the first four includes the previous."""
 CERTIFY = ("httpx", "numpy", "scipy")
