@@ -21,6 +21,8 @@ endif
 endif
 # Separate environment for the comparison of IFEval's two graders: lighteval needs other versions than the rest.
 LIGHTEVAL := .venv-lighteval
+# Separate environment for the rollout function of TRL, as TRL's users have one.
+TRL := .venv-trl
 # As envs/gpu, with vLLM's build for processors: its vLLM is another than that of envs/cpu.
 VLLM_OF_GPU := .venv-vllm-of-gpu
 PRESET ?= tiny
@@ -35,7 +37,7 @@ PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PIP_USER := 0
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help reproduce reference share test fast test-all check mutation bench bench-gpu mlflow docs site lock clean lighteval vllm-of-gpu
+.PHONY: help reproduce reference share test fast test-all check mutation bench bench-gpu mlflow docs site lock clean lighteval trl vllm-of-gpu
 
 reproduce: $(READY) ## run the workflow at PRESET (default: tiny) and print the results
 	snakemake --config preset=$(PRESET)
@@ -55,7 +57,7 @@ fast: $(READY) ## run the tests without servers or a package index
 	$(PYTEST) -n 4 -m "not servers" --fork-commands
 
 # `test` comes first, since it must pass without the other environments.
-test-all: test lighteval vllm-of-gpu ## also run the tests that start vLLM, Ray, Slurm or lighteval, or use a package index
+test-all: test lighteval trl vllm-of-gpu ## also run the tests that start vLLM, Ray, Slurm, lighteval or TRL, or use a package index
 	$(PYTEST) -n 2 -m servers
 
 reference: $(READY) ## publish the finished campaign of PAPER at PRESET in results/reference
@@ -94,13 +96,15 @@ site: docs ## build a site of documentation and published results in build/site
 
 lighteval: $(LIGHTEVAL)/.ready ## install lighteval's environment
 
+trl: $(TRL)/.ready ## install TRL's environment (docs/use-in-trl.md)
+
 vllm-of-gpu: $(VLLM_OF_GPU)/.ready ## install the vLLM of ENV=gpu in its build for processors, for tests
 
 lock: ## resolve envs/*/requirements.in again
 	sh envs/lock.sh
 
 clean: ## remove environments, Snakemake's records and mutants; keep results
-	rm -rf $(VENV) $(LIGHTEVAL) $(VLLM_OF_GPU) .snakemake mutants
+	rm -rf $(VENV) $(LIGHTEVAL) $(TRL) $(VLLM_OF_GPU) .snakemake mutants
 
 $(READY): $(wildcard envs/$(NAME)/*.lock) envs/punkt.txt envs/slurm.txt envs/gym.txt envs/install.sh pyproject.toml
 	sh envs/install.sh $(VENV) $(NAME)
@@ -115,6 +119,9 @@ $(VENV)/.docs: $(READY) envs/docs.txt
 
 $(LIGHTEVAL)/.ready: envs/lighteval/requirements.lock envs/punkt.txt envs/install.sh
 	sh envs/install.sh $(LIGHTEVAL) lighteval
+
+$(TRL)/.ready: envs/trl/requirements.lock envs/install.sh
+	sh envs/install.sh $(TRL) trl
 
 $(VLLM_OF_GPU)/.ready: envs/vllm-of-gpu/requirements.lock envs/install.sh
 	sh envs/install.sh $(VLLM_OF_GPU) vllm-of-gpu

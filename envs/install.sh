@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the virtual environment $1 from the lock of the environment $2: cpu (the default), gpu (CUDA 13), gpu-cuda12,
-# lighteval or vllm-of-gpu. Installs this project into it, except for the last two. Run it from the repository's root. All that pip says is kept in
+# lighteval, trl or vllm-of-gpu. Installs this project into it, except for the last three. Run it from the repository's root. All that pip says is kept in
 # $1/install.log. For GPUs, FLASH_ATTN says whether flash-attn is installed too: `no` (the default), `build`, or the file
 # or URL of a wheel, with or without `#sha256=...`.
 set -eu
@@ -9,7 +9,7 @@ name=${2:-cpu}
 # pip refuses to install into a virtual environment for "the user", as PIP_USER=1 or `user = true` of its settings say.
 export PIP_USER=0
 lock=envs/$name/requirements.lock
-[ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu, gpu-cuda12, lighteval or vllm-of-gpu)" >&2; exit 2; }
+[ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu, gpu-cuda12, lighteval, trl or vllm-of-gpu)" >&2; exit 2; }
 
 # First, since make's PATH begins with it: the Python of a half-installed environment must not be the new one's base.
 rm -rf "$venv"
@@ -67,7 +67,7 @@ else
     echo "NLTK's punkt_tab could not be fetched; docs/ifeval.md says what that changes" >&2
 fi
 rm -rf "$wheel"
-case $name in lighteval | vllm-of-gpu) with_project=no ;; *) with_project=yes ;; esac
+case $name in lighteval | trl | vllm-of-gpu) with_project=no ;; *) with_project=yes ;; esac
 if [ "$with_project" = yes ]; then
     install "$(grep -c == envs/slurm.txt)" --require-hashes -r envs/slurm.txt
     # Optional, since one of its packages is compiled here. Not isolated: the lock has the setuptools that builds it.

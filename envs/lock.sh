@@ -1,10 +1,10 @@
 #!/bin/sh
 # Resolves requirements.in to requirements.lock with uv, for both Pythons, and keeps pins that still fit. The arguments
 # name environments; without arguments all are resolved. For cpu, cuda.lock gets the further packages of PyTorch's CUDA
-# build. cpu and lighteval have no hashes, since an index may offer one of two builds of PyTorch; the others have.
+# build. cpu, lighteval and trl have no hashes, since an index may offer one of two builds of PyTorch; the others have.
 set -eu
 cd "$(dirname "$0")"
-all='cpu gpu gpu-cuda12 lighteval vllm-of-gpu'
+all='cpu gpu gpu-cuda12 lighteval trl vllm-of-gpu'
 for name in "$@"; do
     case " $all " in
         *" $name "*) ;;
@@ -63,7 +63,9 @@ for environment in ${*:-$all}; do
         gpu) lock_with_hashes gpu gpu/requirements.in ;;
         gpu-cuda12) lock_with_hashes gpu-cuda12 gpu/requirements.in --overrides gpu-cuda12/overrides.txt ;;
         # Same PyTorch as cpu, so cpu/cuda.lock fits too.
-        lighteval) lock lighteval lighteval/requirements.in --excludes cpu/excludes.txt --excludes cpu/excludes-cuda.txt ;;
+        lighteval | trl)
+            lock "$environment" "$environment/requirements.in" --excludes cpu/excludes.txt \
+                --excludes cpu/excludes-cuda.txt ;;
         vllm-of-gpu)
             lock_with_hashes vllm-of-gpu vllm-of-gpu/requirements.in --excludes cpu/excludes.txt \
                 --overrides vllm-of-gpu/overrides.txt ;;

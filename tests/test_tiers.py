@@ -42,6 +42,7 @@ def test_a_marked_test_has_the_environment_as_it_is(tmp_path, monkeypatch):
     [
         "from tests" + ".slurm.cluster import Cluster",
         "ROOT / '.venv" + "-lighteval/bin'",
+        "ROOT / '.venv" + "-trl/bin'",
         "ROOT / '.venv" + "-vllm-of-gpu/bin'",
     ],
 )

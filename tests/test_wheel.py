@@ -140,7 +140,7 @@ def test_each_lock_has_versions_that_the_requirements_allow():
     everything = [each for extra in PROJECT["optional-dependencies"] for each in requirements(extra)[0]]
     everything += map(Requirement, PROJECT["dependencies"])
     optional = dict(re.findall(r"^([a-z-]+)==(\S+) --hash", (ROOT / "envs/gym.txt").read_text(), flags=re.M))
-    locks = [*(pins(name) for name in ("cpu", "gpu")), optional]
+    locks = [*(pins(name) for name in ("cpu", "gpu", "trl")), optional]
     for each in everything:
         found = [lock[each.name] for lock in locks if each.name in lock]
         assert found, f"{each} is in no lock"

@@ -1,9 +1,9 @@
-"""The two tiers of tests: only tests marked `servers` start vLLM, Ray for verl, a Slurm or lighteval, resolve packages
-from an index, or run the campaign of the papers that no other test needs.
+"""The two tiers of tests: only tests marked `servers` start vLLM, Ray for verl, a Slurm, lighteval or TRL, resolve
+packages from an index, or run the campaign of the papers that no other test needs.
 
 `make test` runs the others, from the main environment alone. An unmarked test runs with variables under which vLLM and
-Ray refuse to start, in its own process and in every process that it starts; the error names the marker. Slurm and
-lighteval have no such variable: the collection of tests refuses an unmarked test in a file that names them.
+Ray refuse to start, in its own process and in every process that it starts; the error names the marker. Slurm,
+lighteval and TRL have no such variable: the collection of tests refuses an unmarked test in a file that names them.
 """
 
 import re
@@ -15,8 +15,8 @@ import pytest
 MARKER = "servers"
 REFUSED = {name: f"refused-to-tests-without-the-marker-{MARKER}" for name in ("VLLM_PORT", "RAY_ADDRESS")}
 """Values that are neither a port nor an address."""
-NAMED = re.compile(r"\.venv-(lighteval|vllm-of-gpu)\b|\btests\.(slurm|verl_runs)\b")
-"""Names in test files that start lighteval or a Slurm, or use the set-up for training under verl."""
+NAMED = re.compile(r"\.venv-(lighteval|trl|vllm-of-gpu)\b|\btests\.(slurm|verl_runs)\b")
+"""Names in test files that start lighteval, TRL or a Slurm, or use the set-up for training under verl."""
 
 
 @contextmanager

@@ -42,6 +42,7 @@ EXTRAS = {
     "mlflow": ("mlflow",),
     "certify": (),
     "gym": ("reasoning_gym",),
+    "trl": ("trl",),
 }
 """Third-party modules by the extra that adds them (pyproject.toml); each of the first four includes the previous."""
 CERTIFY = ("httpx", "numpy", "scipy")

@@ -72,6 +72,8 @@ class TorchEngine:
         bitwise: whether answers are bit by bit the same in any batch (`redraft.engines.torch.invariant`).
         static: whether decoding passes are padded to few shapes, and replayed as CUDA graphs on a GPU; None for true
             where a model on a GPU can be captured.
+        autocast: type of PyTorch's automatic mixed precision, in which a trainer computes this model; None for passes
+            in the precision of the weights. Weights are cast once a run, so passes are never captured.
 
     Attributes:
         truncates: true at temperature 0 or under top-p. A truncated distribution has no ratio to another, so the engine
@@ -105,6 +107,7 @@ class TorchEngine:
         burst: int | None = None,
         static: bool | None = None,
         bitwise: bool = False,
+        autocast: torch.dtype | None = None,
     ) -> None:
         refuse_unsupported(model, max_length, lookahead)
         # At temperature 0 the argmax is sampled, which no other temperature of the head would change.
@@ -116,7 +119,7 @@ class TorchEngine:
             self.capabilities = frozenset()
         self.vocabulary = self.head.vocabulary
         parameter = next(model.parameters())
-        self.device, self.dtype = parameter.device, parameter.dtype
+        self.device, self.dtype, self.autocast = parameter.device, autocast or parameter.dtype, autocast
         on_gpu = self.device.type == "cuda"
         self.bitwise = bitwise
         if bitwise and (on_gpu or self.dtype != torch.float32):
@@ -127,12 +130,12 @@ class TorchEngine:
                 allowed="device cpu and dtype float32; on GPUs engine.kind verl",
             )
         self.burst = (GPU_BURST_TOKENS if on_gpu else 1) if burst is None else burst
-        self.static = (on_gpu and capturable(model)) if static is None else static
+        self.static = (on_gpu and autocast is None and capturable(model)) if static is None else static
         self.shares_prompts = not bitwise and large(model)
         self._graphs = Graphs(model, partial(CudaCapture, self.device)) if self.static and on_gpu else None
         # A growing cache moves to another buffer; graphs need fixed addresses, and static passes a fixed size.
         slots, grows = max_length + lookahead, not (on_gpu or self.static)
-        self.cache = SlotCache(model.config, max_rows, slots, self.device, parameter.dtype, grows)
+        self.cache = SlotCache(model.config, max_rows, slots, self.device, self.dtype, grows)
         self.rows = RowTable(self.cache, max_rows, slots, self.device, self.stops)
         self.admission = Admission(self.rows, max_batched_tokens)
         self.usage, self.activity = Usage(), Activity()
@@ -174,7 +177,9 @@ class TorchEngine:
                 stack.enter_context(invariant_passes(self.model, self.cache.max_slots))
             else:
                 stack.enter_context(slot_attention(self.model))
-                stack.enter_context(packed_weights(self.model))
+                # Packed products have the weights' own precision.
+                mixed = torch.autocast(self.device.type, self.autocast) if self.autocast else packed_weights(self.model)
+                stack.enter_context(mixed)
             yield
 
     @asynccontextmanager

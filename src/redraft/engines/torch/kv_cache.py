@@ -151,6 +151,8 @@ class SlotCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the new keys and values, (B, heads, T, D); return those to attend to."""
         keys, values = self._all[0, layer_idx], self._all[1, layer_idx]
+        # Under autocast rotated keys are float32, which attention would round as it rounds all operands of products.
+        key_states, value_states = key_states.to(keys.dtype), value_states.to(values.dtype)
         if self._attended_rows is None:
             keys[self._rows, :, : key_states.shape[2]] = key_states
             values[self._rows, :, : key_states.shape[2]] = value_states
@@ -183,7 +185,7 @@ def attention(
     Args:
         attention_mask: float (B, 1, T, S), added to a decoding pass's scores; None for prefill, which is causal.
     """
-    mask, queries = attention_mask, query.shape[2]
+    query, mask, queries = query.to(key.dtype), attention_mask, query.shape[2]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if query.dtype == torch.bfloat16:
         causal = mask is None

@@ -1,0 +1,172 @@
+"""A bounded memory of rollouts for trainers that pass prompts as tokens and do not number them."""
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from redraft.config.base import Config
+from redraft.config.retention import Retention
+from redraft.errors import UserError
+from redraft.files import read_json, sha256, write_json
+from redraft.rollout.memory import Memory
+from redraft.rollout.types import Group, Task
+
+ROLLOUTS, INDEX = "rollouts.arrow", "index.json"
+
+
+@dataclass
+class _Known:
+    """A prompt of which something is stored.
+
+    Attributes:
+        number: in the memory; never used again for another prompt.
+        visits: number of times that it was rolled out since it is known.
+        tokens: response tokens that are stored.
+    """
+
+    number: int
+    visits: int
+    tokens: int = 0
+
+
+class _Index(Config):
+    """Content of the index: everything beside the rollouts, and the hash of their file."""
+
+    owner: dict[str, Any]
+    retention: Retention
+    counters: dict[str, int]
+    next_number: int = Field(ge=0)
+    prompts: dict[str, tuple[int, int]]
+    """Number and visits by the hash of the prompt's tokens, the least recently rolled out prompt first."""
+    sha256: str
+
+
+class PromptMemory:
+    """Earlier rollouts by the tokens of their prompts.
+
+    A prompt is known by a hash of its tokens, so a changed prompt is another one and has no drafts.
+
+    Args:
+        retention: what is kept of each prompt.
+        most_tokens: response tokens that are stored at most; beyond it the prompts that were not rolled out for the
+            longest time are forgotten.
+
+    Attributes:
+        memory: the rollouts, by the numbers of `tasks`.
+        counters: counters that are saved with the memory.
+    """
+
+    def __init__(self, retention: Retention, most_tokens: int) -> None:
+        self.memory, self.most_tokens = Memory(retention), most_tokens
+        self.counters: dict[str, int] = {}
+        self._next_number, self._known = 0, dict[str, _Known]()
+
+    def __len__(self) -> int:
+        """Response tokens that are stored."""
+        return sum(known.tokens for known in self._known.values())
+
+    def tasks(self, prompts: Iterable[Sequence[int]]) -> dict[int, tuple[Task, list[int]]]:
+        """Tasks that roll out these prompts, by the prompt's number.
+
+        Args:
+            prompts: tokens of the prompt of each response to make. Equal prompts are one task with several samples.
+
+        Returns:
+            for each prompt its task, and the indices in `prompts` of the task's samples, in order.
+        """
+        rows: dict[str, list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            rows.setdefault(_hash(prompt), []).append(row)
+        found = {}
+        for name, indices in rows.items():
+            # Taken out and put in again at the end, as the most recently rolled out prompt.
+            known = self._known.pop(name, None) or _Known(self._next_number, 0)
+            self._next_number = max(self._next_number, known.number + 1)
+            self._known[name] = known
+            found[known.number] = Task(known.number, known.visits, len(indices)), indices
+        return found
+
+    def put(self, groups: Iterable[Group]) -> None:
+        """Store the groups of all tasks that `tasks` gave last, and forget what is beyond the bound."""
+        by_number = {known.number: known for known in self._known.values()}
+        for group in groups:
+            self.memory.put(group)
+            known = by_number[group.prompt]
+            known.visits, known.tokens = group.visit + 1, self._tokens_of(group.prompt)
+        total = len(self)
+        for name, known in list(self._known.items()):
+            if total > self.most_tokens or not known.tokens:
+                total -= known.tokens
+                self.memory.drop(known.number)
+                del self._known[name]
+
+    def save(self, folder: Path, owner: dict[str, Any]) -> None:
+        """Write everything into a folder.
+
+        Args:
+            owner: what the rollouts belong to, as JSON; `load` requires the same.
+        """
+        folder.mkdir(exist_ok=True)
+        # A crash between the two files leaves a hash that does not fit, which `load` reports.
+        self.memory.save(folder / ROLLOUTS)
+        index = _Index(
+            owner=owner,
+            retention=self.memory.retention,
+            counters=self.counters,
+            next_number=self._next_number,
+            prompts={name: (known.number, known.visits) for name, known in self._known.items()},
+            sha256=sha256(folder / ROLLOUTS),
+        )
+        write_json(folder / INDEX, index.model_dump(mode="json"))
+
+    @classmethod
+    def load(cls, folder: Path, owner: dict[str, Any], retention: Retention, most_tokens: int) -> "PromptMemory":
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: if a file is missing or damaged, or the memory belongs to something else or was kept for
+                another rule.
+        """
+        file = folder / INDEX
+        try:
+            index = _Index.model_validate(read_json(file), strict=False)
+        except ValidationError as error:
+            raise UserError(f"this file is damaged ({error.errors()[0]['msg']})", file=file) from None
+        for key, value in owner.items():
+            if index.owner.get(key) != value:
+                raise UserError(
+                    f"this memory holds rollouts of another {key}",
+                    file=file,
+                    key=f"owner.{key}",
+                    value=index.owner.get(key),
+                    allowed=str(value),
+                )
+        if index.retention != retention:
+            raise UserError(
+                "this memory was kept for another rule",
+                file=file,
+                key="retention",
+                value=index.retention.model_dump(),
+                allowed=str(retention.model_dump()),
+            )
+        if sha256(folder / ROLLOUTS) != index.sha256:
+            raise UserError("this file is not the one that was saved with the index", file=folder / ROLLOUTS)
+        memory = cls(retention, most_tokens)
+        memory.memory = Memory.load(folder / ROLLOUTS, retention)
+        memory.counters, memory._next_number = dict(index.counters), index.next_number
+        for name, (number, visits) in index.prompts.items():
+            memory._known[name] = _Known(number, visits, memory._tokens_of(number))
+        memory.put(())  # the bound may be smaller than it was
+        return memory
+
+    def _tokens_of(self, number: int) -> int:
+        return sum(draft.length for draft in self.memory.drafts(number).values())
+
+
+def _hash(tokens: Sequence[int]) -> str:
+    return hashlib.blake2b(array("q", tokens).tobytes(), digest_size=16).hexdigest()

@@ -1,0 +1,359 @@
+"""The rollout function for TRL with a trainer that has what TRL passes; `test_trl.py` runs TRL itself."""
+
+import json
+from copy import deepcopy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from redraft.config.retention import Retention
+from redraft.engines.torch.engine import TorchEngine
+from redraft.errors import UserError
+from redraft.integrations.prompt_memory import PromptMemory
+from redraft.integrations.trl import ALLOWED, RULES, ReuseRollout
+from redraft.lab.audit.enumeration import Space
+from redraft.lab.audit.goodness import g_test
+from redraft.lab.audit.tiny_models import PROMPT, ModelPolicy, drifting
+from redraft.rollout.engine import Inversion
+
+SPACE = Space(3, 3)
+TEXT = " ".join(map(str, PROMPT))
+
+
+class Tokenizer:
+    """A token for each number of a text."""
+
+    size = 3
+
+    def __call__(self, text):
+        return {"input_ids": [list(map(int, each.split())) for each in text]}
+
+    def apply_chat_template(self, conversation, chat_template, add_generation_prompt, **_):
+        return self([" ".join(message["content"] for message in each) for each in conversation])
+
+    def get_vocab(self):
+        return {str(token): token for token in range(self.size)}
+
+
+def trainer_of(model, folder="run", **settings):
+    """What the function uses of a GRPOTrainer, in training."""
+    args = {"seed": 0, "temperature": 1.0, "max_completion_length": SPACE.longest, "output_dir": str(folder)}
+    args |= {"gradient_accumulation_steps": 2} | {name: allowed[0] for name, allowed in ALLOWED.items()} | settings
+    logged, handler = [], SimpleNamespace(callbacks=[])
+    return SimpleNamespace(
+        args=SimpleNamespace(**args),
+        model=model.train(),
+        accelerator=SimpleNamespace(num_processes=1, mixed_precision="no"),
+        is_deepspeed_enabled=False,
+        is_fsdp_enabled=False,
+        tools=[],
+        environment_factories=None,
+        processing_class=Tokenizer(),
+        chat_template=None,
+        chat_template_kwargs={},
+        eos_token_ids=[0],
+        state=SimpleNamespace(global_step=0),
+        callback_handler=handler,
+        add_callback=handler.callbacks.append,
+        logged=logged,
+        _log_metric=lambda name, value: logged.append((name, value)),
+    )
+
+
+def update(model, other):
+    """Change weights in place, as an optimizer does."""
+    model.load_state_dict(other.state_dict())
+
+
+@pytest.fixture(scope="module")
+def policies():
+    """Three policies, each at some distance from the one before."""
+    return drifting(SPACE, 3, drift=0.5, scale=0.6)
+
+
+@pytest.fixture
+def model(policies):
+    return deepcopy(policies[0])
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings", "exact"),
+    [
+        ("one_hot", {}, True),
+        ("residual", {"top": 2}, True),
+        ("published", {"lenience": "inf"}, False),
+    ],
+)
+def test_responses_of_the_third_pass_have_the_policy_s_distribution_if_the_rule_is_exact(
+    rule, settings, exact, policies, model
+):
+    """Weights change in place between passes; the temperature is not 1. A rule that is not exact is detected."""
+    rollout, trainer = ReuseRollout(rule, **settings), trainer_of(model, temperature=0.8)
+    for policy in policies:
+        update(model, policy)
+        found = rollout([TEXT] * 500, trainer)
+    law = ModelPolicy(SPACE, policies[-1], temperature=0.8)
+    expected = np.array([law.probability(response) for response in SPACE.responses])
+    indices = [SPACE.index[tuple(tokens)] for tokens in found["completion_ids"]]
+    test = g_test(np.bincount(indices, minlength=len(expected)), expected)
+    assert test.rejected != exact, test
+    kept = dict(trainer.logged[-6:]).get("reuse/kept_share", 0)
+    assert kept > 0.1
+    if exact:  # the policy's log-probabilities, also of kept tokens
+        totals = np.exp([sum(log_probs) for log_probs in found["logprobs"]])
+        np.testing.assert_allclose(totals, expected[indices], rtol=1e-4)
+
+
+def test_responses_are_in_the_order_of_the_prompts_and_continue_the_draft_of_their_own_index(model):
+    """Prompts as TRL passes them, and out of order; with an unchanged policy, residual reuse keeps whole drafts."""
+    rollout, trainer = ReuseRollout("residual", top=3), trainer_of(model, max_completion_length=12)
+    prompts = ["1 2", "1 2", "2", "2", "1 2", "2 2 1"]
+    first = rollout(prompts, trainer)
+    assert first["prompt_ids"] == [[1, 2], [1, 2], [2], [2], [1, 2], [2, 2, 1]]
+    assert len(set(map(tuple, first["completion_ids"]))) > 2
+    again = rollout(["2 2 1", "2", "2", "1 2", "1 2", "1 2", "1 1"], trainer)
+    assert again["completion_ids"][:-1] == [first["completion_ids"][row] for row in (5, 2, 3, 0, 1, 4)]
+    logged = dict(trainer.logged[-6:])
+    assert logged["reuse/kept_share"] == 1
+    assert logged["reuse/drafts"] == pytest.approx(6 / 7), "a new prompt has no draft"
+    assert logged["reuse/saved_tokens"] == logged["reuse/verified_tokens"] == sum(map(len, first["completion_ids"]))
+    assert logged["reuse/decoded_tokens"] == len(again["completion_ids"][-1])
+    assert model.training
+
+
+def test_a_conversation_is_tokenised_by_the_chat_template(model):
+    conversation = [{"role": "system", "content": "1 2"}, {"role": "user", "content": "2"}]
+    assert ReuseRollout()([conversation], trainer_of(model))["prompt_ids"] == [[1, 2, 2]]
+    image = [{"role": "user", "content": [{"type": "image"}]}]
+    with pytest.raises(UserError, match="content that is no text"):
+        ReuseRollout()([image], trainer_of(model))
+
+
+def test_evaluation_has_no_drafts_and_leaves_training_as_it_is(model):
+    """Numbers differ between evaluation batches, and training goes on as without evaluation."""
+    plain, with_evaluation = (ReuseRollout("residual", top=3) for _ in range(2))
+    expected = [plain([TEXT] * 8, trainer_of(model)) for _ in range(2)]
+    trainer = trainer_of(model)
+    assert with_evaluation([TEXT] * 8, trainer) == expected[0]
+    logged = len(trainer.logged)
+    model.eval()
+    evaluated = [with_evaluation([TEXT] * 40, trainer)["completion_ids"] for _ in range(2)]
+    assert evaluated[0] != evaluated[1]
+    assert evaluated[0][:8] != expected[0]["completion_ids"]
+    assert not model.training
+    assert len(trainer.logged) == logged
+    model.train()
+    assert with_evaluation([TEXT] * 8, trainer) == expected[1]
+
+
+def test_the_memory_is_bounded_and_forgets_the_prompt_that_was_rolled_out_first(model):
+    rollout, trainer = ReuseRollout(most_tokens=9), trainer_of(model)
+    trainer.eos_token_ids = []  # three tokens a response
+    rollout(["1", "2", "1 1"], trainer)
+    rollout(["1"], trainer)  # the most recent one now
+    rollout(["2 2"], trainer)
+    assert len(rollout.memory) == 9
+    for prompt, drafts in (("1", 1), ("2", 0)):
+        rollout([prompt], trainer)
+        assert ("reuse/drafts", drafts) in trainer.logged[-6:], prompt
+    assert len(rollout.memory.memory) == 3
+
+
+def passes(rollout, trainer, policies, first=0):
+    """Responses of passes from `first` on, each under the next policy; a checkpoint after the first pass."""
+    found = []
+    for step in range(first, 3):
+        update(trainer.model, policies[step])
+        found.append(rollout([TEXT] * 6 + ["2"] * 2, trainer))
+        trainer.state.global_step += 1
+        if step == 0:
+            (folder := (trainer_folder(trainer))).mkdir()
+            trainer.callback_handler.callbacks[0].on_save(trainer.args, trainer.state, None)
+            assert sorted(file.name for file in (folder / "redraft").iterdir()) == ["index.json", "rollouts.arrow"]
+    return found
+
+
+def trainer_folder(trainer):
+    from pathlib import Path
+
+    return Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
+
+
+def resumed(model, folder, **settings):
+    trainer = trainer_of(model, folder, **settings)
+    trainer.state.global_step = 1
+    return trainer
+
+
+@pytest.mark.parametrize(("rule", "settings"), [("one_hot", {}), ("block", {"top": 3}), ("none", {})])
+def test_a_resumed_training_continues_as_the_uninterrupted_one(rule, settings, policies, model, tmp_path):
+    expected = passes(ReuseRollout(rule, **settings), trainer_of(model, tmp_path), policies)
+    trainer, rollout = resumed(model, tmp_path), ReuseRollout(rule, **settings)
+    assert passes(rollout, trainer, policies, first=1) == expected[1:]
+    assert len({json.dumps(each["completion_ids"]) for each in expected}) == 3
+    # A second call of `trainer.train` in the same process reads the checkpoint again.
+    rollout.on_train_begin()
+    trainer.state.global_step = 1
+    assert passes(rollout, trainer, policies, first=1) == expected[1:]
+    elsewhere = ReuseRollout(rule, resume_from=tmp_path / "checkpoint-1", **settings)
+    assert passes(elsewhere, resumed(model, tmp_path / "other"), policies, first=1) == expected[1:]
+
+
+def test_without_a_memory_training_resumes_without_drafts_says_so_and_has_other_random_numbers(
+    policies, model, tmp_path, caplog
+):
+    first = passes(ReuseRollout(), trainer_of(model, tmp_path), policies)[0]
+    trainer = resumed(model, tmp_path / "other")
+    update(model, policies[0])
+    found = ReuseRollout()([TEXT] * 6 + ["2"] * 2, trainer)
+    assert "checkpoint-1 has no memory of rollouts, so this pass has no drafts" in caplog.text
+    assert ("reuse/drafts", 0) in trainer.logged
+    assert found["completion_ids"] != first["completion_ids"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("model", "rollouts of another model"),
+        ("tokenizer", "rollouts of another tokenizer"),
+        ("rule", "kept for another rule"),
+        ("index", "damaged"),
+        ("rollouts", "not the one that was saved with the index"),
+        ("missing", "missing"),
+    ],
+)
+def test_a_memory_that_does_not_belong_to_the_training_is_rejected(fault, message, policies, model, tmp_path):
+    passes(ReuseRollout(), trainer_of(model, tmp_path), policies)
+    trainer, rollout, folder = resumed(model, tmp_path), ReuseRollout(), tmp_path / "checkpoint-1/redraft"
+    if fault == "model":
+        trainer.model = drifting(Space(4, 3), 1, drift=0)[0].train()
+    elif fault == "tokenizer":
+        trainer.processing_class.size = 4
+    elif fault == "rule":
+        rollout = ReuseRollout("residual", top=3)
+    elif fault == "index":
+        (folder / "index.json").write_text('{"prompts": []}')
+    elif fault == "rollouts":
+        (folder / "rollouts.arrow").write_bytes((folder / "rollouts.arrow").read_bytes()[:-1])
+    else:
+        rollout = ReuseRollout(resume_from=tmp_path / "checkpoint-2")
+    with pytest.raises(UserError, match=message) as error:
+        rollout([TEXT], trainer)
+    assert error.value.file
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("top_p", 0.9),
+        ("top_k", 50),
+        ("min_p", 0.1),
+        ("repetition_penalty", 1.1),
+        ("generation_kwargs", {"suppress_tokens": [1]}),
+        ("use_vllm", True),
+        ("use_transformers_continuous_batching", True),
+        ("cast_lm_head_to_fp32", True),
+        ("temperature", 0.0),
+        ("max_completion_length", None),
+    ],
+)
+def test_a_setting_that_the_engine_cannot_follow_is_rejected(key, value, model):
+    with pytest.raises(UserError, match="does not support this setting") as error:
+        ReuseRollout()([TEXT], trainer_of(model, **{key: value}))
+    assert (error.value.key, error.value.value) == (key, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("num_processes", {"accelerator": SimpleNamespace(num_processes=2, mixed_precision="no")}),
+        ("mixed_precision", {"accelerator": SimpleNamespace(num_processes=1, mixed_precision="fp16")}),
+        ("distributed", {"is_fsdp_enabled": True}),
+        ("tools", {"tools": [print]}),
+        ("model", {"model": torch.nn.Linear(1, 1)}),
+    ],
+)
+def test_a_trainer_that_the_engine_cannot_follow_is_rejected(key, change, model):
+    trainer = trainer_of(model)
+    vars(trainer).update(change)
+    with pytest.raises(UserError, match="does not support this setting") as error:
+        ReuseRollout()([TEXT], trainer)
+    assert error.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings", "key"),
+    [
+        ("greedy", {}, "rule"),
+        ("one_hot", {"lenience": 2}, "lenience"),
+        ("residual", {"lenience": 2.0}, "lenience"),
+        ("published", {"lenience": -1}, "lenience"),
+        ("block", {"top": 0}, "top"),
+        ("one_hot", {"most_tokens": 0}, "most_tokens"),
+        ("one_hot", {"most_rows": 0}, "most_rows"),
+    ],
+)
+def test_a_rule_or_setting_that_does_not_exist_is_rejected(rule, settings, key):
+    with pytest.raises(UserError) as error:
+        ReuseRollout(rule, **settings)
+    assert (error.value.key, bool(error.value.allowed)) == (key, True)
+
+
+def test_more_stored_tokens_than_the_vocabulary_has_are_rejected(model):
+    with pytest.raises(UserError, match="reuse.top"):
+        ReuseRollout("residual", top=4)([TEXT], trainer_of(model))
+
+
+def test_the_engine_is_made_again_for_longer_prompts_another_model_and_another_temperature_alone(policies, model):
+    rollout, trainer = ReuseRollout(most_rows=4), trainer_of(model)
+    engines = []
+    for prompts in (["1"], ["2"], ["1 2 1 2"] * 9, ["1"] * 3):
+        rollout(prompts, trainer)
+        engines.append(rollout._engine)
+    assert [engines[i] is engines[i + 1] for i in range(3)] == [True, False, True]
+    assert engines[-1].max_rows == 4
+    trainer.args.temperature = 0.5
+    rollout(["1"], trainer)
+    assert rollout._engine.temperature == 0.5
+    trainer.model = deepcopy(policies[1]).train()
+    rollout(["1"], trainer)
+    assert rollout._engine.model is trainer.model
+
+
+def test_under_mixed_precision_the_engine_computes_as_the_trainer_does(model):
+    """Scores equal decoded log-probabilities bit by bit, and the trainer's within the noise of bfloat16."""
+    trainer = trainer_of(model)
+    trainer.accelerator.mixed_precision = "bf16"
+    (rollout := ReuseRollout())(["1"], trainer)
+    assert rollout._engine.autocast == torch.bfloat16
+    engine = TorchEngine(model, stops=(), max_length=60, autocast=torch.bfloat16)
+    rng = np.random.default_rng(0)
+
+    async def one():
+        async with engine.session([1, 2, 1]) as session:
+            found = await session.decode(np.zeros(0, np.int32), 40, Inversion(rng.random(40)))
+            return found, await session.score(found.tokens)
+
+    for found, scores in engine.run(*(one() for _ in range(8))):
+        np.testing.assert_array_equal(scores.log_probs, found.log_probs)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            logits_TV = model.eval()(torch.tensor([[1, 2, 1, *found.tokens.tolist()]])).logits.float()[0, 2:-1]
+        tokens_T1 = torch.tensor(found.tokens[:, None]).long()
+        expected = logits_TV.log_softmax(-1).gather(1, tokens_T1)[:, 0].numpy()
+        np.testing.assert_allclose(found.log_probs, expected, atol=0.2)
+        assert np.abs(found.log_probs - expected).mean() < 0.05
+    trainer.model = model.to(torch.bfloat16)
+    (rollout := ReuseRollout())(["1"], trainer)
+    assert rollout._engine.autocast is None
+
+
+def test_a_memory_s_prompts_are_found_by_their_tokens(tmp_path):
+    """Equal prompts of a batch are one task; the index survives saving."""
+    memory = PromptMemory(Retention(visits=1), 100)
+    tasks = memory.tasks([[1, 2], [12], [1, 2]])
+    assert [(task.samples, rows) for task, rows in tasks.values()] == [(2, [0, 2]), (1, [1])]
+    memory.put([])  # nothing was stored, so nothing is known
+    assert [*memory.tasks([[12]])] == [2], "no number is used twice"
+    assert set(RULES) == {"none", "one_hot", "block", "residual", "published", "random"}
