@@ -455,3 +455,49 @@ def test_the_plan_follows_verl_s_configuration():
     ]
     with pytest.raises(UserError, match="changes it"):
         plan(config(v1={"trainer_mode": "separate_async"}), ReuseSettings(), frozenset(), 64, "m")
+
+
+def test_each_turn_of_a_dialogue_may_have_a_draft_and_tools_are_called_again():
+    """Two turns with a tool between them, whose answer depends on the first; the pair's distribution is enumerated."""
+    called = []
+
+    def tool(response):
+        called.append(tuple(response))
+        return [1 + sum(response) % 3]
+
+    def second(response):
+        return (*PROMPT, *response, *tool(response))
+
+    def turn(prompt, drift):
+        """Each response of up to two tokens to a prompt, and its probability."""
+        found = {}
+        for response in ((END,), *product(range(1, TOKENS), range(TOKENS))):
+            logs = [log_policy((*prompt, *response[:i]), drift)[token] for i, token in enumerate(response)]
+            found[response] = np.exp(sum(logs))
+        return found
+
+    async def dialogue(client):
+        one = await client.generate("id", prompt_ids=list(PROMPT), sampling_params=SAMPLING | {"max_tokens": 2})
+        prompt = list(second(one.token_ids))
+        two = await client.generate("id", prompt_ids=prompt, sampling_params=SAMPLING | {"max_tokens": 2})
+        return tuple(one.token_ids), tuple(two.token_ids)
+
+    async def dialogues(store, server, step):
+        store.begin(step)
+        clients = (DraftingClient(server, store.plan, Remote(store), s, step) for s in range(2 * PASS))
+        return await asyncio.gather(*(dialogue(client) for client in clients))
+
+    store = DraftStore(a_plan(OneHotReuse(), prompt_length=16))
+    for step, drift in ((1, 0.0), (2, NEW)):
+        called.clear()
+        pairs = asyncio.run(dialogues(store, Server(drift, seed=step), step))
+        assert [one for one, _ in pairs] and len(called) == 2 * PASS, "the tool answers each time"
+    expected = {
+        (one, two): p * q for one, p in turn(PROMPT, NEW).items() for two, q in turn(second(one), NEW).items()
+    }
+    counts = np.array([pairs.count(pair) for pair in expected])
+    assert counts.sum() == 2 * PASS
+    assert g_test(counts, np.array(list(expected.values()))).p_value > FAR
+    metrics = store.metrics(2)
+    assert 0.5 < metrics["redraft/with_draft"] < 1, "a second turn has one if the first was kept whole"
+    assert metrics["redraft/kept_share"] > 0.1
