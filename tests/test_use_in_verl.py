@@ -24,6 +24,7 @@ from redraft.methods.random import RandomReuse
 from redraft.methods.residual import ResidualReuse
 from redraft.methods.speculative import Speculative
 from redraft.methods.vanilla import Vanilla
+from redraft.rollout.storage import pack_groups
 
 END, TOKENS, LIMIT, PROMPT = 0, 4, 3, [2, 3]
 NEW = 1.2
@@ -370,9 +371,7 @@ def test_damaged_and_foreign_drafts_are_errors_before_anything_is_sampled(tmp_pa
         prepare_folder(replace(decided, setup=decided.setup | {"model": "n"}))
     assert (error.value.key, error.value.value) == ("model", "n")
     ((file,),) = files_of(decided.folder).values()
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+    file.write_bytes(pack_groups([]))  # whole, and not what was written
     with pytest.raises(UserError, match="damaged"):
         DraftStore(decided).begin(2)
 
