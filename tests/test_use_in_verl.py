@@ -31,8 +31,8 @@ NEW = 1.2
 """Drift of the policy that verifies."""
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 EXACT = [OneHotReuse(), BlockReuse(top=TOKENS), BlockReuse(top=2), ResidualReuse(top=TOKENS)]
-PASS = 600
-FAR = 1e-3
+PASS = 250
+FAR = 1e-2
 """p-value below which responses are not the policy's; seeds are fixed, so no test fails by chance."""
 
 
@@ -182,6 +182,19 @@ def test_one_hot_is_exact_for_any_draft():
     for sample in range(PASS):
         store.put(key := key_of(PROMPT, sample), replace(drafts[0], prompt=key), Outcome(1))
     assert g_test_of(roll_out(store, Server(NEW, seed=1), 2), NEW).p_value > FAR
+
+
+def test_each_step_accepts_by_numbers_of_its_own_and_each_sample_too():
+    kept = {}
+    for step in (2, 3):
+        store = DraftStore(a_plan(OneHotReuse()))
+        roll_out(store, Server(), 1, 60)
+        draft = store.memory.drafts(key_of(PROMPT, 0))[0]
+        for sample in range(60):
+            store.put(key := key_of(PROMPT, sample), replace(draft, prompt=key), Outcome(1))
+        kept[step] = [answer.extra_fields["redraft"]["kept"] for answer in roll_out(store, Server(seed=step), step, 60)]
+    assert kept[2] != kept[3]
+    assert len(set(kept[2])) > 1
 
 
 @pytest.mark.parametrize("method", [Speculative(lenience=1.5), RandomReuse()], ids=name_of)
