@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from redraft.errors import UserError
 from redraft.integrations.verl import AGENT_LOOPS
 from redraft.integrations.verl.client import DraftingClient
-from redraft.integrations.verl.plan import Plan, ReuseSettings, plan, served, settings_in
+from redraft.integrations.verl.plan import Plan, ReuseSettings, identity, plan, served, settings_in
 from redraft.integrations.verl.store import DraftStore, files_of, key_of, prepare_folder
 from redraft.integrations.verl.tally import Outcome
 from redraft.lab.audit.goodness import g_test
@@ -387,6 +387,11 @@ def test_damaged_and_foreign_drafts_are_errors_before_anything_is_sampled(tmp_pa
     file.write_bytes(pack_groups([]))  # whole, and not what was written
     with pytest.raises(UserError, match="damaged"):
         DraftStore(decided).begin(2)
+
+
+def test_a_model_has_one_identity_whatever_the_order_of_its_vocabulary():
+    assert identity("m", {"a": 1, "b": 2}) == identity("m", {"b": 2, "a": 1})
+    assert identity("m", {"a": 1, "b": 2}) != identity("m", {"a": 2, "b": 1})
 
 
 def test_every_shipped_agent_loop_is_read():
