@@ -104,11 +104,12 @@ def test_a_stock_run_reuses_drafts_from_the_second_epoch_on_also_after_a_kill(in
     process.send_signal(signal.SIGKILL)
     process.wait()
     until(lambda: not processes_of(str(tmp_path)), 120)
+    before = metrics(tmp_path)  # verl's logger begins a new file
     drafts = tmp_path / "checkpoints" / "redraft_drafts"
     assert [step for step in files_of(drafts) if step <= 3] == [1, 2, 3]
     process = start(inputs, tmp_path, LINES)
     assert process.wait(LIMIT) == 0, (tmp_path / "log").read_text()[-3000:]
-    found = metrics(tmp_path)
+    found = before | metrics(tmp_path)
     assert found[1]["redraft/with_draft"] == found[2]["redraft/with_draft"] == 0
     assert found[4]["redraft/with_draft"] == 1, "the drafts of step 2, read after the kill"
     assert 0 < found[4]["redraft/kept_share"] < 1
