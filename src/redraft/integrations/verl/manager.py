@@ -14,8 +14,8 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils import tensordict_utils
 from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import resolve_config_path
-from verl.utils.model import get_max_position_embeddings
 from verl.utils.tracking import Tracking
+from verl.workers.rollout.utils import get_max_position_embeddings
 
 from redraft.errors import UserError
 from redraft.integrations.verl.loop import SAMPLE, STEP

@@ -196,8 +196,8 @@ def plan(config: Any, settings: ReuseSettings, stops: frozenset[int], max_model_
 
 
 def identity(*contents: Any) -> str:
-    """Hash of what JSON can hold, 16 hexadecimal digits."""
-    return hashlib.sha256(json_text(contents).encode()).hexdigest()[:16]
+    """Hash of what JSON can hold, 16 hexadecimal digits; a tokenizer's vocabulary has another order in each process."""
+    return hashlib.sha256(json.dumps(contents, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def setup_text(setup: Mapping[str, Any]) -> Any:
