@@ -7,6 +7,7 @@ from importlib import import_module
 from benchmarks import side_by_side
 
 NAMES = (
+    "certificates",
     "certify",
     "chunks",
     "engine",
