@@ -8,6 +8,7 @@ from benchmarks import side_by_side
 
 NAMES = (
     "advise",
+    "certificates",
     "certify",
     "chunks",
     "engine",

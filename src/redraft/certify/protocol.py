@@ -84,6 +84,8 @@ def blamed(who: str) -> Iterator[None]:
         yield
     except UserError:
         raise
+    except SyntaxError as error:
+        raise UserError(f"{who} raised SyntaxError: {error.msg}", file=error.filename, value=error.text) from error
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"line {last.lineno}, in {last.name}"
