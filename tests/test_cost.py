@@ -15,6 +15,7 @@ from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
+from redraft.ops.sizing.run_size import RunSizes
 
 ROOT = Path(__file__).parents[1]
 SEEDS, GPUS = 3, 8
@@ -231,8 +232,10 @@ def test_runs_of_another_machine_stand_in_where_nothing_else_is_known(experiment
             "seconds": 7200,
         },
     )
-    cells = [experiments.cell(f"spec_rl/{name}") for name in ("grpo-vanilla", "grpo-spec-l0.5")]
-    measured, elsewhere = cost.costs_of(cells, experiments, preset, layout, timed=36.0)
+    names = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0.5", "loss_by_scale/x16-vanilla")
+    cells = [experiments.cell(name) for name in names]
+    measured, elsewhere, large = cost.costs_of(cells, experiments, preset, layout, timed=36.0)
+    assert large.hours == pytest.approx(0.16), "sixteen times as many responses"
     assert (measured.hours, measured.source) == (2.0, "measured (1 of 3 runs)")
     assert (elsewhere.hours, elsewhere.device_hours) == (0.01, pytest.approx(0.03))
     assert "another machine, at this one's pace (workflows/seconds.yaml)" in elsewhere.source
@@ -281,7 +284,8 @@ def test_wall_hours_are_of_each_cell_s_own_devices(experiments, available, hours
 
 def test_a_run_on_several_nodes_costs_the_gpus_of_all(experiments, tmp_path):
     cell, preset, layout = experiments.cell("ar3po/32b-dapo"), experiments.preset("paper"), Layout("paper", tmp_path)
-    (estimated,) = cost.costs_of([cell], experiments, preset, layout, timed=36_000.0)
+    usual = 36_000.0 / RunSizes(experiments, preset)(cell.id)
+    (estimated,) = cost.costs_of([cell], experiments, preset, layout, timed=usual)
     assert (estimated.devices, estimated.hours, estimated.runs) == (16, 10.0, SEEDS)
     assert estimated.device_hours == 10.0 * 16 * SEEDS
     assert cost.wall_hours([estimated], 8) is None

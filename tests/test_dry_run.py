@@ -98,7 +98,7 @@ def a_dry_run(handler, cost, dtype="auto", gpus=0, image=None):
         logger_manager=SimpleNamespace(get_log_handlers=lambda: [handler, object()]),
     )
     preset = SimpleNamespace(name="none", engine=SimpleNamespace(dtype=dtype, gpus=gpus))
-    announce(workflow, preset, ["snakemake", "-n"], cost)
+    announce(workflow, preset, lambda cell: 1.0, ["snakemake", "-n"], cost)
     for text in ("Building DAG of jobs...", "This was a dry-run (flag -n). The order of jobs does not"):
         handler.emit(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
 
@@ -133,7 +133,7 @@ def test_known_times_need_no_costs(handler, capsys, monkeypatch):
 
 def test_times_of_this_machine_are_not_called_those_of_another(handler, capsys, monkeypatch):
     monkeypatch.setattr("redraft.ops.workflow.job_times.priors", lambda preset: {"train": 30.0, "tables": 10.0})
-    monkeypatch.setattr("redraft.ops.workflow.job_times.recorded_seconds", lambda workflow, jobs: [("train", 60.0)])
+    monkeypatch.setattr("redraft.ops.workflow.job_times.recorded_seconds", lambda workflow, jobs: [(jobs[0], 60.0)])
     a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
     assert "time: about 2 min; 1 core\n" in capsys.readouterr().err
 

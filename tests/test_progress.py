@@ -16,6 +16,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_redraft as plugin
 from redraft.config import Experiments
+from redraft.ops.sizing.run_size import RunSizes
 from redraft.ops.slurm.capacity import shared_amounts, used_amounts
 from redraft.ops.slurm.partitions import JobRequest, parse_partitions
 from redraft.ops.workflow import job_times, pace
@@ -27,6 +28,7 @@ from redraft.ops.workflow.time_left import (
     Job,
     JobGraph,
     TimeLeft,
+    Work,
     estimate_time_left,
     makespan,
 )
@@ -46,11 +48,15 @@ def job(rule, *needs, uses=CORE):
     return Job(rule, frozenset(needs), uses)
 
 
+def seconds(one):
+    return {"a": 10, "b": 7}[one.rule] * one.work.size
+
+
 # Jobs played through.
 
 
 @pytest.mark.parametrize(
-    ("jobs", "cores", "seconds"),
+    ("jobs", "cores", "expected"),
     [
         ({1: job("a"), 2: job("a"), 3: job("a")}, 1, 30),
         ({1: job("a"), 2: job("a"), 3: job("a")}, 2, 20),
@@ -61,21 +67,21 @@ def job(rule, *needs, uses=CORE):
         ({}, 2, 0),
     ],
 )
-def test_a_job_starts_once_what_it_needs_has_ended_and_there_is_room(jobs, cores, seconds):
-    assert makespan(JobGraph(jobs, {"cores": cores}), {}, {"a": 10, "b": 7}.get) == seconds
+def test_a_job_starts_once_what_it_needs_has_ended_and_there_is_room(jobs, cores, expected):
+    assert makespan(JobGraph(jobs, {"cores": cores}), {}, seconds) == expected
 
 
 def test_gpus_and_a_cluster_s_places_are_shared_as_cores_are():
     jobs = {i: job("a", uses=(("cores", 1), ("gpus", 2))) for i in range(4)}
-    assert makespan(JobGraph(jobs, {"cores": 64, "gpus": 4}), {}, {"a": 10}.get) == 20
+    assert makespan(JobGraph(jobs, {"cores": 64, "gpus": 4}), {}, seconds) == 20
     remote = {i: job("a", uses=(("jobs", 1),)) for i in range(6)} | {9: job("b")}
-    assert makespan(JobGraph(remote, {"cores": 1, "jobs": 3}), {}, {"a": 10, "b": 7}.get) == 20 + NOTICE_SECONDS
-    assert makespan(JobGraph(remote, {"cores": 1, "jobs": 3}), {}, {"a": 10, "b": 7}.get, 5) == 30 + NOTICE_SECONDS
+    assert makespan(JobGraph(remote, {"cores": 1, "jobs": 3}), {}, seconds) == 20 + NOTICE_SECONDS
+    assert makespan(JobGraph(remote, {"cores": 1, "jobs": 3}), {}, seconds, 5) == 30 + NOTICE_SECONDS
 
 
 def test_what_runs_holds_its_room_for_the_rest_of_its_time():
     jobs = {1: job("a"), 2: job("a"), 3: job("b", 1)}
-    assert makespan(JobGraph(jobs, {"cores": 1}), {1: 4.0}, {"a": 10, "b": 7}.get) == 21
+    assert makespan(JobGraph(jobs, {"cores": 1}), {1: 4.0}, seconds) == 21
     durations = Durations({"a": 10.0, "b": 7.0})
     assert estimate_time_left(JobGraph(jobs, {"cores": 2}), [], {1: 6.0, 2: 1.0}, durations).seconds == 11
     overdue = estimate_time_left(JobGraph({1: job("a")}, {"cores": 1}), [], {1: 500.0}, durations)
@@ -174,6 +180,41 @@ def test_a_prior_counts_as_one_job_and_all_priors_go_at_the_pace_seen_here():
     assert (durations.mean("other"), durations.mean("grade")) == (4.0, pytest.approx(8.0))
 
 
+def test_a_run_takes_so_many_times_the_mean_as_its_size_says_until_one_like_it_has_ended():
+    durations = Durations({"train": 10.0})
+    large, other = (Job("train", uses=CORE, work=Work(cell, 16.0)) for cell in ("p/large", "p/other"))
+    assert durations.of_job(large) == 160
+    assert estimate_time_left(JobGraph({1: large, 2: job("train")}, {"cores": 1}), [], {}, durations).seconds == 170
+    durations.add("train", 400.0, Work("p/large", 16.0))
+    assert durations.of_job(large) == 400
+    assert durations.of_job(job("train")) == durations.mean("train") == pytest.approx(25), "the pace is 2.5"
+    assert durations.of_job(other) == pytest.approx(16 * 25)
+    assert durations.of_job(job("other")) is None
+    assert durations.of_job(job("")) == 0
+
+
+def test_the_end_of_a_large_run_is_one_of_its_size(clock):
+    campaign, known = plugin.Progress(), Durations({"train": 10.0})
+    jobs = {i: Job("train", uses=CORE, work=Work("p/large", 16.0)) for i in (1, 2)} | {3: job("train")}
+    campaign.expect(JobGraph(jobs, {"cores": 1}), known)
+    assert campaign.rest() == "about 6 min left", "twice 160 s, and 10 s"
+    campaign.start(1, "train")
+    clock[0] = 320.0
+    campaign.finish(1)
+    assert (known.of_job(jobs[2]), known.mean("train")) == (320, 20)
+    assert campaign.rest() == "about 6 min left", "320 s and 20 s"
+
+
+def test_the_size_of_a_run_is_that_of_its_updates_and_its_model():
+    experiments = Experiments(ROOT)
+    sizes = RunSizes(experiments, experiments.preset("tiny"))
+    expected = {"x1": 1, "x4": 4, "x16": 16, "x32": 32, "lr2": 1, "h64": 1, "h192": 4}
+    assert {scale: sizes(f"loss_by_scale/{scale}-vanilla") for scale in expected} == expected
+    # SPEED samples few responses to each of four times as many prompts.
+    assert sizes("speed_rl/dapo17k-rloo") == sizes("speed_rl/dapo17k-rloo-speed4") == 2
+    assert sizes("spec_rl/grpo-spec-l0.5") == 1
+
+
 def test_the_shipped_priors_name_every_rule_of_the_presets_that_they_are_of():
     rules = {
         name
@@ -224,7 +265,7 @@ def test_the_pace_is_measured_once_and_follows_the_work(monkeypatch):
 
 def test_the_tiny_preset_is_expected_to_take_about_nine_minutes_on_two_cores():
     shipped = yaml.safe_load((ROOT / SECONDS).read_text())["presets"]["tiny"]
-    seconds = makespan(JobGraph(a_campaign(), {"cores": 2}), {}, lambda rule: shipped.get(rule, 0.0))
+    seconds = makespan(JobGraph(a_campaign(), {"cores": 2}), {}, lambda one: shipped.get(one.rule, 0.0))
     assert 6 < seconds / 60 < 13
 
 
@@ -398,6 +439,7 @@ def snakemake_s(local_exec, records):
             threads=64 if name == "tables" else 1,
             output=[] if name == "all" else [i],
             resources={"gpus": 1, "cpus_per_task": 2} if name == "train" else {},
+            wildcards=SimpleNamespace(paper="p", cell="c", seed=str(i)),
         )
         for i, name in enumerate(names)
     ]
@@ -423,22 +465,23 @@ def snakemake_s(local_exec, records):
 
 def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_its_nodes(monkeypatch):
     monkeypatch.setattr(job_times, "partitions", dict)
-    here = job_graph(snakemake_s(True, {}))
+    sizes, work = {"p/c": 4.0}.get, Work("p/c", 4.0)
+    here = job_graph(snakemake_s(True, {}), sizes)
     assert (here.capacity["cores"], here.capacity["gpus"]) == (4, 2)
     assert here.jobs == {
-        1: Job("train", frozenset({0}), (("cores", 1), ("gpus", 1))),
-        2: Job("train", frozenset({0}), (("cores", 1), ("gpus", 1))),
+        1: Job("train", frozenset({0}), (("cores", 1), ("gpus", 1)), work),
+        2: Job("train", frozenset({0}), (("cores", 1), ("gpus", 1)), work),
         3: Job("tables", frozenset({1, 2}), (("cores", 4), ("gpus", 0))),
         4: Job("", frozenset({3})),
     }
-    cluster = job_graph(snakemake_s(False, {}))
+    cluster = job_graph(snakemake_s(False, {}), sizes)
     assert cluster.capacity["jobs"] == 20
-    assert cluster.jobs[1] == Job("train", frozenset({0}), (("jobs", 1),))
+    assert cluster.jobs[1] == Job("train", frozenset({0}), (("jobs", 1),), work)
     assert cluster.jobs[3] == here.jobs[3], "the analysis stays on this machine"
     monkeypatch.setattr(job_times, "partitions", lambda: parse_partitions("PartitionName=one Default=YES", ONE_AND_TWO))
-    known = job_graph(snakemake_s(False, {}))
+    known = job_graph(snakemake_s(False, {}), sizes)
     assert known.capacity["one: processors"] == 2, "the node has one"
-    assert known.jobs[1] == Job("train", frozenset({0}), (("jobs", 1), ("one: processors", 2)))
+    assert known.jobs[1] == Job("train", frozenset({0}), (("jobs", 1), ("one: processors", 2)), work)
 
 
 def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch():
@@ -452,7 +495,7 @@ def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch
         3: record("tables", None, 9.0),
     }
     workflow = snakemake_s(True, records)
-    assert list(recorded_seconds(workflow, workflow.dag.jobs)) == [("model", 60.0)]
+    assert list(recorded_seconds(workflow, workflow.dag.jobs)) == [(workflow.dag.jobs[0], 60.0)]
 
 
 # What a call took.
@@ -460,6 +503,7 @@ def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch
 BUSY = "import time\nwhile time.process_time() < {}: pass"
 CALL = f"""
 import subprocess, sys
+from redraft.ops.sizing.run_size import RunSizes
 from redraft.ops.workflow.job_times import processor_seconds, wall_seconds
 before = processor_seconds()
 inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"

@@ -14,6 +14,7 @@ from redraft.config import Cell, Experiments, Preset, Run, run_fingerprint
 from redraft.config.base import near
 from redraft.errors import UserError
 from redraft.layout import Layout
+from redraft.ops.sizing.run_size import RunSizes
 from redraft.result_files import read_manifest
 
 CHECKPOINTS = 2
@@ -123,13 +124,14 @@ def costs_of(
 ) -> list[CellCost]:
     """Costs of the cells for which the preset has a model and data.
 
-    `timed` is the mean wall time (seconds) of the preset's runs on another machine, for cells without any other source.
+    `timed` is the mean wall time (seconds) of the preset's usual runs on another machine, for cells without any other
+    source; runs of other sizes take so many times as long.
     """
     # A preset may lack models or data of a cell, which then has no run.
     known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
     estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.home for cell in known}}
-    elsewhere = (timed, timed_source)
-    return [_cell_cost(cell, experiments, preset, layout, estimates[cell.home], elsewhere) for cell in known]
+    elsewhere, sizes = (timed, timed_source), RunSizes(experiments, preset)
+    return [_cell_cost(cell, experiments, preset, layout, estimates[cell.home], elsewhere, sizes) for cell in known]
 
 
 def _cell_cost(
@@ -139,6 +141,7 @@ def _cell_cost(
     layout: Layout,
     estimates: Estimates,
     elsewhere: tuple[float | None, str],
+    sizes: RunSizes,
 ) -> CellCost:
     # Estimates are of the first seed, since seeds differ in nothing that costs.
     runs = [experiments.run_of(cell, seed, preset.name) for seed in experiments.seeds(cell, preset)]
@@ -152,9 +155,9 @@ def _cell_cost(
         return CellCost(cell.name, count, needed, hours, total, *storage, source, stored, source, fresh)
     estimated, source = estimates.hours(cell, runs[0])
     timed, timed_source = elsewhere
-    # Only where the paper gives no hours: another machine's mean knows nothing of the cell.
+    # Only where the paper gives no hours: another machine's mean knows only the size of the cell.
     if estimated is None and timed is not None:
-        estimated, source = timed / 3600, timed_source
+        estimated, source = timed * sizes.of_run(runs[0]) / 3600, timed_source
     total = None if estimated is None else estimated * needed * count
     policies, rollouts, drafts = storage
     if policies is None or rollouts is None or drafts is None:

@@ -18,7 +18,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from redraft.messages import echo
-from redraft.ops.workflow.time_left import Durations, JobGraph, TimeLeft, estimate_time_left
+from redraft.ops.workflow.time_left import USUAL, Durations, JobGraph, TimeLeft, estimate_time_left
 
 SILENT = {
     LogEvent.WORKFLOW_STARTED,
@@ -177,7 +177,8 @@ class Progress:
         rule, began = jobs.pop(job, ("", time.monotonic()))
         seconds = self._slurm_seconds.get(job, time.monotonic() - began)
         command = self._recorded(job) if job in self._submitted else None
-        self._durations.add(rule, seconds if command is None else command)
+        work = self._graph.jobs[job].work if self._graph and job in self._graph.jobs else USUAL
+        self._durations.add(rule, seconds if command is None else command, work)
         if command is not None and job in self._slurm_seconds:
             self._durations.add_overhead(seconds - command)
         self._ended.add(job)

@@ -10,6 +10,7 @@ from redraft.errors import UserError
 from redraft.layout import require_writable
 from redraft.messages import echo
 from redraft.ops.locking.termination import sigterm_on_hangup
+from redraft.ops.sizing.run_size import RunSizes
 from redraft.ops.slurm.jobs import cancel_whole_call, recognise_all_ends
 from redraft.ops.slurm.feasibility import check_requests
 from redraft.ops.slurm.waiting import watch_queue
@@ -89,6 +90,7 @@ IMAGE = checked(containers.image_of)(workflow, CALL.container, PRESET)
 containers.print_recipe_instead(workflow, ROOT)
 INPUTS = RuleInputs(PLAN, SITE)
 DECLARED = Declarations(EXPERIMENTS)
+SIZES = RunSizes(EXPERIMENTS, PRESET)
 SITE_FILE = site_file()  # the checkout's file, for messages; jobs read its frozen copy
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
 INITIAL = str(LAYOUT.initial("{protocol}", "{role}", "{seed}"))
@@ -124,7 +126,7 @@ if workflow.is_main_process and IS_FIRST_USE:
     check_before_lock(workflow, checked(check_no_other_owner))
     inspect_functions_once()
     list_examples(workflow)
-    dry_run.announce(workflow, PRESET, sys.argv, cost_of_training, lines_about_slurm)
+    dry_run.announce(workflow, PRESET, SIZES, sys.argv, cost_of_training, lines_about_slurm)
 
 
 wildcard_constraints:
@@ -151,7 +153,7 @@ onstart:
     recognise_all_ends(workflow)
     cancel_whole_call(workflow)
     watch_queue(workflow, STAGES, SITE_FILE, INPUTS.steps)
-    job_times.announce_jobs(workflow, PRESET)
+    job_times.announce_jobs(workflow, PRESET, SIZES)
 
 
 onsuccess:

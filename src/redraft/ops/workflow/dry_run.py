@@ -10,7 +10,7 @@ from typing import Any
 from redraft.cli.terminal import filled
 from redraft.config import Preset
 from redraft.ops.workflow import pace
-from redraft.ops.workflow.job_times import durations, job_graph
+from redraft.ops.workflow.job_times import Sizes, durations, job_graph
 from redraft.ops.workflow.scale import EXAMPLES, LISTED_IN_FULL
 from redraft.ops.workflow.time_left import JOBS, TimeLeft, estimate_time_left
 
@@ -26,6 +26,7 @@ Runs = Iterable[tuple[str, int]]
 def announce(
     workflow: Any,
     preset: Preset,
+    sizes: Sizes,
     arguments: Sequence[str],
     cost: Callable[[Runs], str],
     cluster: Callable[[Sequence[Any]], Iterable[str]] = lambda _: (),
@@ -35,6 +36,7 @@ def announce(
     Args:
         workflow: Snakemake's workflow.
         preset: preset of the campaign.
+        sizes: sizes of runs.
         arguments: command line of this call, including the program.
         cost: returns the training cost of runs as a line, empty if unknown; called only if the time of training is
             unknown.
@@ -43,7 +45,7 @@ def announce(
 
     def summarise(time_text: Callable[[TimeLeft], str]) -> str:
         jobs = list(workflow.dag.needrun_jobs(exclude_finished=False))  # a dry run marks them as finished
-        graph, known, runs = job_graph(workflow, jobs), durations(workflow, preset), runs_to_train(jobs)
+        graph, known, runs = job_graph(workflow, sizes, jobs), durations(workflow, preset, sizes), runs_to_train(jobs)
         source = f", {SCALED}" if known.guessed else ""
         cores = _count(graph.capacity["cores"], "core")
         if any(job.submitted for job in graph.jobs.values()):

@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,13 +18,17 @@ from redraft.ops.slurm.capacity import shared_amounts, used_amounts
 from redraft.ops.slurm.feasibility import request_of
 from redraft.ops.slurm.partitions import Partition, partitions
 from redraft.ops.workflow import pace
-from redraft.ops.workflow.time_left import JOBS, Durations, Job, JobGraph
+from redraft.ops.workflow.time_left import JOBS, USUAL, Durations, Job, JobGraph, Work
 
 SECONDS = "workflows/seconds.yaml"
 """Mean wall time of a job in seconds by preset and rule, measured on one machine, and that machine's pace."""
 
 
-def announce_jobs(workflow: Any, preset: Preset) -> None:
+Sizes = Callable[[str], float]
+"""Size of a run of a cell, `paper/cell`, relative to a usual one (`redraft.ops.sizing.run_size.RunSizes`)."""
+
+
+def announce_jobs(workflow: Any, preset: Preset, sizes: Sizes) -> None:
     """Pass the planned jobs and their expected times to Snakemake's logger plugin; call this in `onstart`."""
     jobs = {workflow.dag.jobid(job): job for job in workflow.dag.needrun_jobs()}
 
@@ -33,14 +37,22 @@ def announce_jobs(workflow: Any, preset: Preset) -> None:
 
     for handler in workflow.logger_manager.get_log_handlers():
         if hasattr(handler, "expect"):
-            handler.expect(job_graph(workflow), durations(workflow, preset), recorded)
+            handler.expect(job_graph(workflow, sizes), durations(workflow, preset, sizes), recorded)
 
 
-def durations(workflow: Any, preset: Preset) -> Durations:
+def work_of(job: Any, sizes: Sizes) -> Work:
+    """What a job of Snakemake works on: only times of training follow the size of the run."""
+    if job.rule.name != "train":
+        return USUAL
+    cell = f"{job.wildcards.paper}/{job.wildcards.cell}"
+    return Work(cell, sizes(cell))
+
+
+def durations(workflow: Any, preset: Preset, sizes: Sizes) -> Durations:
     """Wall times by rule, from the priors and from finished jobs of the same results."""
     known = Durations(priors(preset))
-    for rule, seconds in recorded_seconds(workflow, workflow.dag.jobs):
-        known.add(rule, seconds)
+    for job, seconds in recorded_seconds(workflow, workflow.dag.jobs):
+        known.add(job.rule.name, seconds, work_of(job, sizes))
     return known
 
 
@@ -57,13 +69,14 @@ def priors(preset: Preset, *, scaled: bool = True) -> dict[str, float]:
     return pace.scaled(seconds, measured["work"], preset.engine.dtype)
 
 
-def job_graph(workflow: Any, jobs: Iterable[Any] | None = None) -> JobGraph:
+def job_graph(workflow: Any, sizes: Sizes, jobs: Iterable[Any] | None = None) -> JobGraph:
     """Jobs by Snakemake's numbers, and the resources that they share.
 
     These are this machine's cores and GPUs, and on a cluster the jobs at a time and what Slurm's partitions have.
 
     Args:
         workflow: Snakemake's workflow.
+        sizes: sizes of runs.
         jobs: jobs of Snakemake; by default those that will run and have not ended.
     """
     resources = workflow.resource_settings
@@ -76,29 +89,31 @@ def job_graph(workflow: Any, jobs: Iterable[Any] | None = None) -> JobGraph:
     cluster = partitions() if submitted else {}
     if cluster:
         capacity |= shared_amounts((request_of(job.resources) for job in submitted), cluster)
-    return JobGraph({workflow.dag.jobid(job): _job(workflow, job, capacity, cluster) for job in planned}, capacity)
+    found = {workflow.dag.jobid(job): _job(workflow, job, sizes, capacity, cluster) for job in planned}
+    return JobGraph(found, capacity)
 
 
-def _job(workflow: Any, job: Any, capacity: dict[str, int], cluster: Mapping[str, Partition]) -> Job:
+def _job(workflow: Any, job: Any, sizes: Sizes, capacity: dict[str, int], cluster: Mapping[str, Partition]) -> Job:
     needs = frozenset(workflow.dag.jobid(other) for other in workflow.dag.dependencies[job])
     if job.rule.norun:
         return Job("", needs)
     if not workflow.is_local(job.rule):
         amounts = used_amounts(request_of(job.resources), cluster) if cluster else {}
-        return Job(job.rule.name, needs, ((JOBS, 1), *amounts.items()))
+        return Job(job.rule.name, needs, ((JOBS, 1), *amounts.items()), work_of(job, sizes))
     uses = {"cores": job.threads, "gpus": job.resources.get("gpus", 0)}
     # Not more than there is, or the job would never start in the simulation.
-    return Job(job.rule.name, needs, tuple((name, min(amount, capacity[name])) for name, amount in uses.items()))
+    available = tuple((name, min(amount, capacity[name])) for name, amount in uses.items())
+    return Job(job.rule.name, needs, available, work_of(job, sizes))
 
 
-def recorded_seconds(workflow: Any, jobs: Iterable[Any]) -> Iterator[tuple[str, float]]:
-    """Rule and wall time in seconds of the last execution of jobs, as far as Snakemake has a record of it."""
+def recorded_seconds(workflow: Any, jobs: Iterable[Any]) -> Iterator[tuple[Any, float]]:
+    """Jobs, as far as Snakemake has a record of their last execution, and its wall time in seconds."""
     for job in jobs:
         record = workflow.persistence.metadata(job.output[0]) if job.output else None
         if record is None or record.rule != job.rule.name or not record.starttime or not record.endtime:
             continue
         if (seconds := record.endtime - record.starttime) > 0:  # touched files end before they start
-            yield record.rule, seconds
+            yield job, seconds
 
 
 def record_call(workflow: Any, layout: Layout, finished: bool) -> None:
@@ -109,8 +124,8 @@ def record_call(workflow: Any, layout: Layout, finished: bool) -> None:
     wall, processor = wall_seconds(), processor_seconds()
     seconds = defaultdict(list)
     jobs = [job for job in workflow.dag.needrun_jobs(exclude_finished=False) if workflow.dag.finished(job)]
-    for rule, value in recorded_seconds(workflow, jobs):
-        seconds[rule].append(value)
+    for job, value in recorded_seconds(workflow, jobs):
+        seconds[job.rule.name].append(value)
     record = {
         "began": datetime.fromtimestamp(time.time() - wall, UTC).isoformat(timespec="seconds"),
         "wall_seconds": round(wall, 1),

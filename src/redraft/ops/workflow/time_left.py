@@ -1,7 +1,9 @@
 """Estimate of a campaign's remaining time: simulate its jobs with the mean wall time of each rule.
 
-The means come from finished jobs of this and earlier campaigns of the same results. A rule without finished jobs uses
-`workflows/seconds.yaml`, which was measured on another machine and is scaled to this one.
+A run that is larger than the preset's usual ones takes so many times the mean as its size says, until runs of its cell
+have finished, whose mean replaces that. The means come from finished jobs of this and earlier campaigns of the same
+results. A rule without finished jobs uses `workflows/seconds.yaml`, which was measured on another machine and is scaled
+to this one.
 
 A job starts as soon as the jobs that it needs have ended and the resources that it uses are free. On this machine these
 are cores and GPUs; on Slurm the profile's number of jobs, and the processors, memory and GPUs of the job's partition
@@ -26,6 +28,18 @@ NOTICE_SECONDS = 30.0
 states, and ten seconds until the next job is submitted and Slurm has started it."""
 
 
+class Work(NamedTuple):
+    """What a job works on."""
+
+    of: str = ""
+    """Name that it shares with jobs of its rule that take as long; empty if all of the rule do."""
+    size: float = 1.0
+    """Expected time relative to the rule's mean."""
+
+
+USUAL = Work()
+
+
 @dataclass(frozen=True)
 class Job:
     """A job of a campaign.
@@ -34,11 +48,13 @@ class Job:
         rule: name of its rule; empty for a target, which runs nothing.
         needs: numbers of the jobs that must end before it starts.
         uses: amounts of the resources that it occupies while it runs.
+        work: what it works on.
     """
 
     rule: str
     needs: frozenset[int] = frozenset()
     uses: tuple[tuple[str, int], ...] = ()
+    work: Work = USUAL
 
     @property
     def submitted(self) -> bool:
@@ -56,7 +72,7 @@ class JobGraph(NamedTuple):
 
 
 class Durations:
-    """Mean wall time of a job's command in seconds by rule; a prior counts as one job.
+    """Mean wall time of a job's command in seconds by rule, for jobs of size 1; a prior counts as one job.
 
     Args:
         priors: mean seconds by rule, measured on another machine.
@@ -65,6 +81,7 @@ class Durations:
     def __init__(self, priors: Mapping[str, float]) -> None:
         self._priors = dict(priors)
         self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._alike: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._overheads = [OVERHEAD_SECONDS]
 
     def add_overhead(self, seconds: float) -> None:
@@ -76,9 +93,20 @@ class Durations:
         """Mean overhead of a job on a cluster in seconds; `OVERHEAD_SECONDS` counts as one job."""
         return sum(self._overheads) / len(self._overheads)
 
-    def add(self, rule: str, seconds: float) -> None:
+    def add(self, rule: str, seconds: float, work: Work = USUAL) -> None:
         """Add a finished job."""
-        self._seconds[rule].append(seconds)
+        self._seconds[rule].append(seconds / work.size)
+        if work.of:
+            self._alike[rule, work.of].append(seconds)
+
+    def of_job(self, job: Job) -> float | None:
+        """Expected seconds of a job, from finished ones like it or else from its size; None without any measurement."""
+        if not job.rule:
+            return 0.0
+        if alike := self._alike.get((job.rule, job.work.of)):
+            return sum(alike) / len(alike)
+        mean = self.mean(job.rule)
+        return None if mean is None else mean * job.work.size
 
     def mean(self, rule: str) -> float | None:
         """Mean seconds of a rule; None without any measurement."""
@@ -158,30 +186,34 @@ def estimate_time_left(
     """
     ended = set(done)
     jobs = {number: job for number, job in graph.jobs.items() if number not in ended}
-    means = {rule: 0.0 if rule == "" else durations.mean(rule) for rule in {job.rule for job in jobs.values()}}
+    # By kind: thousands of jobs have few kinds.
+    means = {kind: durations.of_job(Job(kind[0], work=kind[1])) for kind in {(j.rule, j.work) for j in jobs.values()}}
+
+    def mean(job: Job) -> float:
+        return means[job.rule, job.work] or 0.0
 
     overhead = durations.overhead
     rest = {}
     for number, elapsed in running.items():
         if number in jobs:
-            mean = (means[jobs[number].rule] or 0.0) + overhead * jobs[number].submitted
-            rest[number] = max(mean - elapsed, OVERDUE * mean)
-    unknown = Counter(job.rule for job in jobs.values() if means[job.rule] is None)
+            expected = mean(jobs[number]) + overhead * jobs[number].submitted
+            rest[number] = max(expected - elapsed, OVERDUE * expected)
+    unknown = Counter(job.rule for job in jobs.values() if means[job.rule, job.work] is None)
     left = JobGraph(jobs, graph.capacity)
     capacity = available(left, rest, (number for number in waiting if number in jobs))
-    seconds = makespan(JobGraph(jobs, capacity), rest, lambda rule: means[rule] or 0.0, overhead)
+    seconds = makespan(JobGraph(jobs, capacity), rest, mean, overhead)
     return TimeLeft(seconds, sum(job.rule != "" for job in jobs.values()), unknown)
 
 
 def makespan(
-    graph: JobGraph, running: Mapping[int, float], seconds: Callable[[str], float], overhead: float = 0.0
+    graph: JobGraph, running: Mapping[int, float], seconds: Callable[[Job], float], overhead: float = 0.0
 ) -> float:
     """Wall time in seconds until all jobs have ended, if each starts as soon as its needs and resources permit.
 
     Args:
         graph: jobs that have not ended; other jobs that they need have ended.
         running: remaining seconds of the running jobs.
-        seconds: mean seconds of a rule.
+        seconds: expected seconds of a job.
         overhead: seconds that a submitted job takes in addition.
     """
     free = Counter(graph.capacity)
@@ -207,7 +239,7 @@ def makespan(
                 number = queue.popleft()
                 free.subtract(dict(uses))
                 job = graph.jobs[number]
-                heapq.heappush(events, (now + seconds(job.rule) + overhead * job.submitted, number, True))
+                heapq.heappush(events, (now + seconds(job) + overhead * job.submitted, number, True))
         if not events:
             return now
         now, number, ends = heapq.heappop(events)
