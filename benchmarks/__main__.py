@@ -7,14 +7,11 @@ from importlib import import_module
 from benchmarks import side_by_side
 
 NAMES = (
-    "advise",
-    "certificates",
     "certify",
     "chunks",
     "engine",
     "exact_rules",
     "gpu",
-    "gym",
     "reuse_simulation",
     "rewards",
     "scoring",
@@ -25,13 +22,15 @@ NAMES = (
     "vllm_rollout",
     "vllm_scoring",
 )
+BY_NAME = ("advise", "certificates", "gym", "mixing")
+"""Those that time nothing, so that a run of all leaves them out."""
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks, and compare their figures.")
-parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*NAMES, *BY_NAME)))
 parser.add_argument("--write", action="store_true", help="replace the committed figures by the new ones")
 arguments = parser.parse_args()
-if unknown := ", ".join(set(arguments.names) - set(NAMES)):
-    parser.error(f"unknown benchmark {unknown}; allowed: {', '.join(NAMES)}")
+if unknown := ", ".join({*arguments.names} - {*NAMES, *BY_NAME}):
+    parser.error(f"unknown benchmark {unknown}; allowed: {', '.join((*NAMES, *BY_NAME))}")
 sys.argv[1:] = []  # benchmarks parse their own options
 for name in arguments.names or NAMES:
     import_module(f"benchmarks.{name}").main()

@@ -488,7 +488,7 @@ WRONG = {
     "exclusion of no label": (
         "spec_rl/cells.yaml",
         lambda c: grid_of(c, "lenience")["exclude"][0]["when"].update(reuse=["spek"]),
-        ["spek", "vanilla"],
+        ["spek", "no such label", "allowed: spec"],
     ),
     "exclusion of everything": (
         "spec_rl/cells.yaml",
@@ -673,7 +673,7 @@ WRONG_PRESET = {
     "a paper's unknown protocol": (lambda p: p.update(protocols={"spec_rl": "x"}), ["no such protocol", "greedy"]),
     "a protocol of an unknown paper": (
         lambda p: p.update(protocols={"spec": "tiny"}),
-        ["protocols", "unknown paper", "spec", "spec_rl", "efficient_rollout"],
+        ["protocols", "unknown paper", "spec", "allowed: spec_rl, speed_rl"],
     ),
     "an unknown probe": (lambda p: p.update(probe="prompts"), ["no such protocol", "prompts", "tiny_prompts"]),
     "protocols without protocol": (

@@ -15,7 +15,7 @@ from redraft.evaluate import generate as module
 from redraft.evaluate.command import evaluate
 from redraft.evaluate.evaluation_plan import EvaluationRequest, plan
 from redraft.evaluate.generate import generate, generate_policies
-from redraft.evaluate.generation_parts import SCHEMA, WHOLE, GenerationParts
+from redraft.evaluate.generation_parts import MACHINES, SCHEMA, WHOLE, GenerationParts
 from redraft.ops.locking.lease import EVALUATION, LeaseLost, lease
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
@@ -149,6 +149,26 @@ def stop_after(monkeypatch, count):
     monkeypatch.setattr(GenerationParts, "add", adding)
 
 
+def test_all_machines_that_sampled_are_recorded(policy, tmp_path, monkeypatch):
+    def on(processor, samples=None):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "machine", lambda: {"processor": processor})
+            patch.setattr("redraft.evaluate.generation_parts.SAVE_SECONDS", 0.0)
+            if samples:
+                stop_after(patch, samples)
+            return generate({0: policy}, SUMS, 0, ENGINE, Evaluation(), tmp_path / "generations.parquet")
+
+    for processor in ("first", "second"):
+        with pytest.raises(KilledError):
+            on(processor, 4)
+    found = on("third")
+    assert [each["processor"] for each in found] == ["first", "second", "third"]
+    assert found[0]["device"].startswith("cpu ")
+    assert on("fourth") == on("first") == found, "they sample nothing"
+    (tmp_path / "generations.parquet").unlink()
+    assert on("fourth") == found
+
+
 @pytest.mark.parametrize("backend", ["torch", "transformers"])
 def test_a_killed_run_goes_on_at_the_missing_samples(by_backend, policy, tmp_path, monkeypatch, backend):
     file = tmp_path / "generations.parquet"
@@ -172,7 +192,7 @@ def test_a_killed_run_goes_on_at_the_missing_samples(by_backend, policy, tmp_pat
     resumed = sampled(policy, file, backend=backend)
     assert len(asked) == 23 - len(saved)
     assert len(resumed) == 23
-    assert [path.name for path in file.with_name("generations.parquet.parts").glob("*/*")] == [WHOLE]
+    assert {path.name for path in file.with_name("generations.parquet.parts").glob("*/*")} == {WHOLE, MACHINES}
     asked.clear()
     file.unlink()  # as a workflow does that was killed before it knew that this is whole
     assert texts(sampled(policy, file, backend=backend)) == texts(resumed)

@@ -123,14 +123,6 @@ ALLOWED = {
         "redraft.train.models",
     },
     "redraft.pytest_plugin": {"redraft.certify"},
-    "redraft.integrations": {
-        "redraft.config",
-        "redraft.engines.torch.engine",
-        "redraft.errors",
-        "redraft.files",
-        "redraft.methods",
-        "redraft.rollout",
-    },
     "redraft.lab.theory": set(),
     "redraft.lab.audit": {
         "redraft.result_files",

@@ -1,6 +1,7 @@
 """`redraft sensitivity`: one policy under several settings, from evaluations to the report's table."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +124,8 @@ def elsewhere(inside, tmp_path, /, **changes):
     record = read_json(folder / "evaluation.json")
     for key, change in changes.items():
         record[key] = record[key] | change if isinstance(change, dict) else change
+    sampled = changes.get("machine", {}) | {key: changes[key] for key in ("device",) if key in changes}
+    record["machines"] = [each | sampled for each in record["machines"]]
     write_with_hash(folder / "evaluation.json", record)
     return folder
 
@@ -175,9 +178,15 @@ def test_an_evaluation_of_another_policy_benchmark_or_size_is_rejected_before_sa
 def test_a_reused_evaluation_of_another_processor_is_an_error(inside, finished):
     folder = planned(VARIED).variants["rows=3"].folder
     record = read_json(folder / "evaluation.json")
-    write_with_hash(folder / "evaluation.json", record | {"machine": record["machine"] | {"instructions": "avx"}})
-    with pytest.raises(UserError, match="another processor or by other versions"):
-        sensitivity(planned(VARIED))
+    (machine,) = record["machines"]
+    for machines, words in (
+        ([machine | {"instructions": "avx"}], "another model or other instruction sets"),
+        ([machine, machine | {"processor": "X"}], f"processor {machine['processor']}, .* → .*, then X, "),
+    ):
+        write_with_hash(folder / "evaluation.json", record | {"machines": machines})
+        with pytest.raises(UserError, match="another processor or by other versions") as error:
+            sensitivity(planned(VARIED))
+        assert re.search(words, error.value.value)
     write_with_hash(folder / "evaluation.json", record)
 
 

@@ -241,10 +241,13 @@ def without_extras(unpacked):
     return call
 
 
-def test_without_extras_and_outside_a_checkout_the_light_commands_run(without_extras, tmp_path):
+def test_without_extras_and_outside_a_checkout_the_light_commands_run(wheel, without_extras, tmp_path):
     light = ("list", "show spec_rl/grpo-spec-l0.5", "cost --csv cost.csv", "--help")
     version, *ends = without_extras(tmp_path, "--version", *light)
-    assert version == [0, f"redraft {redraft.__version__}\n", ""], "the commit of another repository is not this code's"
+    built = zipfile.ZipFile(wheel).read("redraft/archive_commit.txt").decode().strip()
+    assert version == [0, f"redraft {redraft.__version__} (commit {built})\n", ""], (
+        "not that of the repository around it"
+    )
     assert [(code, err) for code, _, err in ends] == [(0, "")] * len(light)
     for cell in Experiments(ROOT).cells("spec_rl"):
         assert cell.name in ends[0][1]

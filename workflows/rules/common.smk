@@ -126,7 +126,9 @@ if workflow.is_main_process and IS_FIRST_USE:
     check_before_lock(workflow, checked(check_no_other_owner))
     inspect_functions_once()
     list_examples(workflow)
-    dry_run.announce(workflow, PRESET, SIZES, sys.argv, cost_of_training, lines_about_slurm)
+    dry_run.announce(
+        workflow, PRESET, SIZES, sys.argv, cost_of_training, lines_about_slurm
+    )
 
 
 wildcard_constraints:

@@ -56,7 +56,7 @@ def _sample_once(planned: EvaluationPlan, check: Callable[[], None]) -> None:
         return
     # Of another evaluation, or of one that was cut off; samples in parts (`GenerationParts`) are kept.
     generations.unlink(missing_ok=True)
-    generate(
+    machines = generate(
         {0: policy}, benchmarks, request.seed, request.engine, request.evaluation, generations, request.limit, check
     )
     about = {
@@ -73,7 +73,12 @@ def _sample_once(planned: EvaluationPlan, check: Callable[[], None]) -> None:
     }
     data = {n: {"origin": origin(b.data), "sha256": checksums(b.data)} for n, b in benchmarks.items()}
     content = {"fingerprint": made_from, "asked": about, "git": git_state(), "data": data} | environment()
-    content |= {"device": device_name(request.engine), "weights": weights(policy), "sha256": hashes(generations)}
+    content |= {
+        "device": device_name(request.engine),
+        "machines": machines,
+        "weights": weights(policy),
+        "sha256": hashes(generations),
+    }
     write_with_hash(record, content)
 
 

@@ -15,12 +15,13 @@ from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
 from redraft.evaluate.backend import Backend, GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
+from redraft.evaluate.evaluation_plan import device_name
 from redraft.evaluate.generation_parts import KEY, GenerationParts
 from redraft.files import hashes, write_json
 from redraft.messages import echo
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
-from redraft.provenance import environment, git_state, policies_of
+from redraft.provenance import environment, git_state, machine, policies_of
 from redraft.result_files import check_hashes, read_manifest
 from redraft.tasks.problems import Problem, check_answers, load_problems, missing
 from redraft.tasks.prompts import encode
@@ -47,7 +48,9 @@ def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, po
         devices(min(preset.engine.gpus, 1), str(file.parent)) as gpus,
     ):
         folder_lease.record_devices(gpus)
-        generate(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=folder_lease.check)
+        machines = generate(
+            steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=folder_lease.check
+        )
         write_json(
             file.with_suffix(".json"),
             {
@@ -59,6 +62,7 @@ def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, po
                 "made_from": hashes(*(path / "model.safetensors" if path.is_dir() else path for path in policies)),
                 "git": git_state(),
                 **environment(),
+                "machines": machines,
             },
         )
 
@@ -92,7 +96,7 @@ def generate(
     file: Path,
     limit: int | None = None,
     check: Callable[[], None] = lambda: None,
-) -> None:
+) -> list[dict[str, Any]]:
     """Sample policies on every benchmark and write one Parquet file; samples that an interrupted call saved are kept.
 
     All policies use the same random streams, so that sampling noise adds less to their differences.
@@ -107,11 +111,15 @@ def generate(
         limit: number of problems per benchmark, the first ones; all of them if None.
         check: raises if another process has taken the folder; called before every write into it.
 
+    Returns:
+        The machines that sampled, in order: several if an interrupted call was continued on another one.
+
     Raises:
         UserError: if problems or a policy cannot be read, or if a prompt does not fit the policy.
     """
     problems = {name: _problems_of(name, benchmark)[:limit] for name, benchmark in benchmarks.items()}
-    parts = GenerationParts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check)
+    made_from = identity(policies, benchmarks, problems, seed, evaluation, settings.dtype)
+    parts = GenerationParts(file, made_from, check, lambda: machine() | {"device": device_name(settings)})
     for step, policy in sorted(policies.items()):
         wanted = {
             name: [
@@ -143,6 +151,7 @@ def generate(
                 _sample(step, name, benchmarks[name], problems[name], requests, backend, seed, parts)
         del backend  # frees the weights before the next policy is loaded
     parts.finish(list(benchmarks))
+    return parts.machines
 
 
 def identity(

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 
 from redraft.data_dictionary import described
 from redraft.errors import UserError
-from redraft.files import atomic, errors_of_reading, read_parquet, remove, unfinished
+from redraft.files import atomic, errors_of_reading, read_json, read_parquet, remove, unfinished, write_json
 from redraft.messages import echo
+from redraft.provenance import machine
 
 SCHEMA = pa.schema(
     {
@@ -34,6 +35,8 @@ SCHEMA = pa.schema(
 """Columns of generations. `seconds` is the wall time of samples that were saved together, divided by their number."""
 WHOLE = "whole.parquet"
 """Name of the part with all samples, once they are complete."""
+MACHINES = "machines.json"
+"""Name of the file, beside the parts, with the machines that sampled them."""
 KEY = ["step", "benchmark", "problem", "sample"]
 SAVE_SECONDS = 60.0
 """Wall time between two parts."""
@@ -46,13 +49,20 @@ class GenerationParts:
         file: the file that will hold all samples.
         identity: fingerprint of the generations; parts with another fingerprint are not read.
         check: raises if another process has taken the folder; called before every write.
+        describe: machine of this process; called once it has sampled.
 
     Attributes:
         done: keys (step, benchmark, problem, sample) of the saved samples.
     """
 
-    def __init__(self, file: Path, identity: str, check: Callable[[], None] = lambda: None) -> None:
-        self.file, self.check = file, check
+    def __init__(
+        self,
+        file: Path,
+        identity: str,
+        check: Callable[[], None] = lambda: None,
+        describe: Callable[[], dict[str, Any]] = machine,
+    ) -> None:
+        self.file, self.check, self._describe = file, check, describe
         self.folder = file.with_name(f"{file.name}.parts") / identity
         self.done: set[tuple[Any, ...]] = set()
         # Left by killed processes: the caller has the lease of the folder.
@@ -65,6 +75,7 @@ class GenerationParts:
                 echo(f"a part of the generations is damaged, so its samples are sampled again: {error}", err=True)
                 path.unlink()
         self._rows: list[dict[str, Any]] = []
+        self._own: dict[str, Any] | None = None
         self._began = time.perf_counter()
 
     def _paths(self) -> list[Path]:
@@ -92,11 +103,25 @@ class GenerationParts:
         share = {"seconds": (now - self._began) / len(self._rows)}
         # A row may have seconds already, as those of lm-eval do.
         rows = [share | row for row in self._rows]
+        self._add_machine()
         number = max((int(path.stem) for path in self.folder.glob("[0-9]*.parquet")), default=-1) + 1
         with atomic(self.folder / f"{number:06d}.parquet") as temporary:
             pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, write_page_checksum=True)
         self.done |= {tuple(row[name] for name in KEY) for row in rows}
         self._rows, self._began = [], now
+
+    @property
+    def machines(self) -> list[dict[str, Any]]:
+        """Machines on which the saved samples were sampled, each once, in order."""
+        file = self.folder / MACHINES
+        return list(read_json(file)) if file.exists() else []
+
+    def _add_machine(self) -> None:
+        """Record this machine, before its first part, so that no sample is of an unknown one."""
+        if self._own is None:
+            self._own = self._describe()
+            if self._own not in (known := self.machines):
+                write_json(self.folder / MACHINES, [*known, self._own])
 
     def finish(self, benchmarks: list[str]) -> None:
         """Write all samples to the one file, ordered by step, benchmark (as listed), problem and sample.

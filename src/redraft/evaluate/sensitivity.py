@@ -305,7 +305,7 @@ def _about(name: str, folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """What the table's record says of an evaluation: settings, processor, versions and the hash of its generations."""
     kept = {key: record[key] for key in ("machine", "packages", "git", "sha256")}
     about = {"variant": name, "folder": str(folder), "settings": _recorded_settings(record)}
-    return about | {"processor": _processor(record)} | kept
+    return about | {"processor": _processor(record), "machines": _machines(record)} | kept
 
 
 def _recorded_settings(record: dict[str, Any]) -> dict[str, Any]:
@@ -336,17 +336,28 @@ def _differences(record: dict[str, Any], reference: dict[str, Any], *, settings:
         for key in first | second:
             if first.get(key) != second.get(key):
                 yield f"{key} {first.get(key, 'none')} → {second.get(key, 'none')}"
-    first, second = ({key: each["machine"].get(key) for key in MACHINE} for each in (reference, record))
+    first, second = ([{key: each.get(key) for key in MACHINE} for each in _machines(of)] for of in (reference, record))
     if (before := _processor(reference)) != (after := _processor(record)):
         yield f"processor {before} → {after}"
     elif first != second:
         yield "processor with the same name, but another model or other instruction sets"
 
 
+def _machines(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Machines that sampled an evaluation; records of earlier versions have only the last one."""
+    return record.get("machines") or [record["machine"] | {"device": record["device"]}]
+
+
 def _processor(record: dict[str, Any]) -> str:
-    """The processor that sampled: the GPU, or the machine's processor and the instruction set of PyTorch's kernels."""
-    device, _, instructions = record["device"].partition("cpu ")
-    return device or f"{record['machine'].get('processor')}, {instructions}"
+    """The processors that sampled: the GPU, or the machine's processor and the instruction set of PyTorch's kernels.
+
+    There are several if an interrupted evaluation was continued on another machine.
+    """
+    named = []
+    for machine in _machines(record):
+        device, _, instructions = machine["device"].partition("cpu ")
+        named.append(device or f"{machine.get('processor')}, {instructions}")
+    return ", then ".join(dict.fromkeys(named))
 
 
 def _row(name: str, agreed: EvaluationAgreement, record: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
