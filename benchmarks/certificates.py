@@ -22,8 +22,9 @@ from redraft.certify import Certificate, Sampled, Sampler, certify
 from redraft.certify.engine import EngineSampler
 from redraft.certify.transformers_policy import Generate, TransformersPolicy
 from redraft.cli.terminal import table
+from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.engine import TorchEngine
-from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
+from redraft.engines.torch.speculation import Fixed, SpeculativeEngine
 from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.samplers import METHODS
 from redraft.lab.audit.tiny_models import drifting
@@ -113,7 +114,7 @@ def engine(model: Any) -> TorchEngine:
 
 def speculating(model: Any) -> TorchEngine:
     """The in-process engine, whose drafter is a 4-bit copy of the policy."""
-    return SelfSpeculativeEngine(model, Fixed(2), 2, bits=4, group=32, stops={0}, max_length=LONGEST)
+    return SpeculativeEngine(model, QuantisedDrafter(model, 4, 32), Fixed(2), 2, stops={0}, max_length=LONGEST)
 
 
 REUSE = ("residual", "block", "one-hot", "Gumbel", "published, l = 1", "published, l = e^0.5")

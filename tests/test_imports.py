@@ -83,7 +83,14 @@ ALLOWED = {
         "redraft.tasks",
     },
     "redraft.verl_cpu": {"redraft.train.verl.critic"},
-    "redraft.integrations": set(),
+    "redraft.integrations": {
+        "redraft.config",
+        "redraft.engines.torch.engine",
+        "redraft.errors",
+        "redraft.files",
+        "redraft.methods",
+        "redraft.rollout",
+    },
     "redraft.integrations.verl": {
         "redraft.config.base",
         "redraft.config.capability",

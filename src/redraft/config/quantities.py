@@ -52,7 +52,7 @@ PROMPT_QUANTITIES = (
 SPECULATION_FIELDS = (
     *("draft_length", "block_efficiency", "acceptance", "speculated_passes", "drafting_seconds"),
     *("block_verification_seconds", "quantisation_seconds", "quantisation_error"),
-    *("decoding_passes", "blocks", "proposed", "kept", "history_tokens", "head_loss", "head_training_seconds"),
+    *("blocks", "proposed", "kept", "history_tokens", "head_loss", "head_training_seconds"),
     *(f"kept_at.{place}" for place in range(1, LONGEST_DRAFT + 1)),
     *(f"{name}.{start}" for name in ("kept_from", "proposed_from") for start in BLOCK_STARTS),
 )

@@ -131,7 +131,6 @@ class SpeculativeDecoding(Decoding):
             "block_efficiency": done.block_efficiency,
             "acceptance": done.kept / done.proposed if done.proposed else None,
             "speculated_passes": done.passes / passes if passes else None,
-            "decoding_passes": passes,
             "blocks": done.blocks,
             "proposed": done.proposed,
             "kept": done.kept,
