@@ -30,6 +30,8 @@ TABLES, FIGURES = (".csv", ".md"), (".csv", ".svg")
 """Suffixes of the published files of tables and figures."""
 NOT_ARCHIVED = ("checkpoints", "policies", "lease", "generations.parquet.parts")
 """Parts of a run's folder that regrading does not need, and that are most of its size."""
+LARGEST_IN_SAMPLE = 500_000
+"""Bytes up to which a file of the sampled run is in the repository; a larger one is in the archive alone."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time of all files in a zip file: the earliest that the format has. Equal files make equal zip files."""
 
@@ -187,10 +189,10 @@ def _archived(layout: Layout, measured: Measured, runs: Iterable[RunView]) -> It
 
 
 def _sample(run: RunView) -> list[Path]:
-    """All records of a run, with the rollouts of its first and last step alone."""
+    """All records of a run below the limit of size, with the rollouts of its first and last step alone."""
     rollouts = sorted((run.folder / "rollouts").glob("*.parquet"))
     kept = sorted(file for file in run.folder.glob("*") if file.suffix in (".json", ".jsonl", ".parquet", ".sha256"))
-    return [*kept, *rollouts[:1], *rollouts[1:][-1:]]
+    return [f for f in (*kept, *rollouts[:1], *rollouts[1:][-1:]) if f.stat().st_size <= LARGEST_IN_SAMPLE]
 
 
 def _zip(file: Path, content: Iterable[Path], root: Path) -> int:
