@@ -197,7 +197,7 @@ WRONG = {
         lambda c: c["trainer"]["epochs"].update(page=3),
         ["trainer.epochs.page", "source, value"],
     ),
-    "an unknown preset": (lambda c: c.update(at={"tinny": {}}), ["at", "tinny", "tiny", "smoke"]),
+    "an unknown preset": (lambda c: c.update(at={"tinny": {}}), ["at", "tinny", "tiny"]),
     "an unknown field at a preset": (
         lambda c: c.update(at={"tiny": at(epoch=3)}),
         ["at.tiny.epoch", "epochs"],

@@ -131,12 +131,14 @@ STEP_EXPECTED = {
     "without_correct_after_reuse": [UNSOLVED * value for value in VALUES],
     "all_correct": [1 - (FACTORS["informative"] + UNSOLVED) * value for value in VALUES],
     "reward": [times("reward", value) for value in VALUES],
+    "tokens_per_pass": [1, 0.5, math.nan, math.nan, 4, 3, 4],
     "plain_positions": [1, 0, 0.25 / (0.25 + 0.75 * 1.875), math.nan, 0.5 / (0.5 + 0.5 * 1.3125), 0.4 / 4, 0.9 / 1.09],
     "token_acceptance": [0, 1, 0.5, math.nan, 0.25, 1, 0.9],
     **{f"token_acceptance_from.{start}": [math.nan] * len(VALUES) for start in BLOCK_STARTS},
     "token_acceptance_from.16": [1, 0.5, 0, math.nan, 0.25, 1, 0.9],
 }
 BLOCKS = {
+    "decoding_passes": [7, 2, 0, math.nan, 1, 3, 2],
     "draft_length": [3, 3, 3, 3, 2, 5, 1],
     "speculated_passes": [0, 1, 0.75, math.nan, 0.5, 0.6, 0.1],
     "block_efficiency": [1, 4, 1.875, math.nan, 1.3125, 6, 1.9],
@@ -185,6 +187,7 @@ def test_what_only_self_speculation_measures_is_nan_of_runs_without_it(runs):
     for quantity in ("mean:block_efficiency", "mean@2-101:token_acceptance", "max:draft_length"):
         assert math.isnan(by_seed(plain, quantity, "a")[0])
     assert of_steps(plain, "kept_at.1", "a")["value"].isna().all()
+    assert of_steps(plain, "tokens_per_pass", "a")["value"].isna().all()
     assert of_steps(plain, "token_acceptance_from.16", "a")["value"].isna().all()
     for quantity in STEP_QUANTITIES:
         assert of_steps(plain, quantity, "a cell without a run").empty

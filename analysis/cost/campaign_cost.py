@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from redraft.analysis.cost.hour_estimates import UNKNOWN, Estimates, devices
 from redraft.config import Cell, Experiments, Preset, Run, run_fingerprint
-from redraft.config.base import near
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.ops.sizing.run_size import RunSizes
@@ -110,7 +109,7 @@ def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]
     if not paper:
         grids_of_all = [grid for grids in names.values() for grid in grids]
         allowed = {"reproduction", "extras", *experiments.papers, *grids_of_all, "paper/cell"}
-        raise UserError("nothing is called so", key="target", value=target, allowed=near(name, sorted(allowed)))
+        raise UserError("nothing is called so", key="target", value=target, allowed=sorted(allowed))
     return [experiments.cell(target)]
 
 
