@@ -107,6 +107,7 @@ def test_each_paper_is_evaluated_by_its_own_protocol_where_the_preset_says_so():
             "equal_budget": "ar3po",
             "exact_reuse": "spec_rl",
             "loss_by_scale": "spec_rl",
+            "cheap_rollouts": "spec_rl",
         }.items()
     }
     for name in ("tiny", "smoke"):

@@ -174,7 +174,7 @@ def test_runs_are_timed_again_if_that_is_asked_for_and_tables_wait_for_it(tmp_pa
     folder = copy_to(tmp_path)
     papers = len(Experiments(folder).preset("smoke").default)
     for targets, seeds, named in (([], 0, 1), (["timing"], 2, 1), (["reproduction", "timing"], 2, papers)):
-        result = snakemake(folder, "-n", "--", *targets)
+        result = snakemake(folder, "-n", "-p", "--", *targets)  # -p lists every job
         assert result.returncode == 0, result.stderr
         text = result.stdout + result.stderr
         assert len(re.findall(r"^rule time_runs:", text, flags=re.M)) == seeds * named
