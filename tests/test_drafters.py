@@ -87,8 +87,8 @@ def test_tokens_are_those_of_plain_decoding(kind, options, qwen3):
         done = engine.speculated
         assert done.proposed >= done.kept
         assert done.kept > (0 if kind in ("ngram", "head") else 15)
-        assert sum(stretch.passes for stretch in done.trace) == done.passes + done.plain_passes
-        assert sum(stretch.passes for stretch in done.trace if stretch.proposals) == done.passes
+        assert sum(stretch.passes for stretch in engine.activity.trace) == done.passes + done.plain_passes
+        assert sum(stretch.passes for stretch in engine.activity.trace if stretch.proposals) == done.passes
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)

@@ -181,8 +181,9 @@ ALLOWED = {
         "redraft.data_dictionary",
         "redraft.provenance",
         "redraft.result_files",
+        "redraft.lab.selfspec.replay",
         "redraft.rollout.types",
-        "redraft.selfspec.roofline",
+        "redraft.selfspec",
         "redraft.tasks.answers",
     },
     "redraft.analysis.claims": {

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redraft.analysis.data.predicted import with_predicted_seconds
 from redraft.cli.app import main
 from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.speculation import SpeculativeEngine
@@ -15,8 +16,10 @@ from redraft.errors import UserError
 from redraft.lab.selfspec.replay import TracedRollout, read_rollouts, replay
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
-from redraft.selfspec.calibration import write_calibration
+from redraft.selfspec.calibration import Calibration, write_calibration
+from redraft.selfspec.constants import Costs, ModelConstants
 from redraft.selfspec.controller import Control, Ladder, Roofline, Stretch, Threshold, extend, passes_of
+from redraft.selfspec.rollout_time import no_seconds, rollout_seconds, seconds_of_head, seconds_of_quantised
 from redraft.selfspec.roofline import block_efficiency
 from tests.selfspec import QWEN, ROUND
 from tests.test_torch_engine import EOS, NOTHING, make_model
@@ -61,10 +64,10 @@ def rolled_out(rule, rows=16):
                 "step": step,
                 "draft_length": control.gamma,
                 "block_efficiency": done.block_efficiency,
-                "passes": [list(stretch) for stretch in done.trace],
+                "passes": [list(stretch) for stretch in engine.activity.trace],
             }
         )
-        assert done.trace == control.trace
+        assert engine.activity.trace == control.trace
         noted.append((done.passes + done.plain_passes, engine.drafter.noted))
         control.adapt(done.block_efficiency)
     return records, noted
@@ -249,3 +252,47 @@ def test_records_without_what_belongs_to_passes_raise(change, parts, tmp_path):
         read_rollouts(file)
     assert error.value.file == file
     assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_seconds_of_recorded_passes_are_those_of_the_roofline():
+    # A byte and an operation take a second each: weights of 100 bytes, 10 bytes a position, 30 operations a token.
+    costs = Costs(target_bytes=100, draft_bytes=40, kv_bytes=10, dense_flops=30, attention_flops=0)
+    model = Calibration("", costs, 1.0, 1.0, 10, 1.5, target_overhead=1e6, draft_overhead=2e6, verify_overhead=3e6)
+    plain = Stretch(active=1, proposals=0, passes=2, first=4, last=5)
+    wide = Stretch(active=6, proposals=0, passes=1, first=1, last=1)
+    block = Stretch(active=1, proposals=3, passes=1, first=2, last=2)
+
+    def seconds(passes, scored=0, proposal=no_seconds):
+        return rollout_seconds(model, passes, scored, proposal)
+
+    assert seconds([plain]) == pytest.approx((100 + 40 + 1) + (100 + 50 + 1))  # reads weights, then keys and values
+    assert seconds([wide]) == pytest.approx(180 + 6)  # computes longer than it reads
+    assert seconds([block]) == pytest.approx(4 * 30 + 3)  # reads 120 bytes, as long
+    drafting = 1.5 * 40 + 20 + 2
+    assert seconds([block], proposal=seconds_of_quantised(model)) == pytest.approx(123 + 3 * drafting)
+    sizes = ModelConstants(2, 1, 1, 1, 1, 1, vocabulary=7, tied=False)
+    # A head of (2 + 3) · 2² weights, and the output layer of 2 · 7: two bytes each, two operations a response.
+    assert seconds([block], proposal=seconds_of_head(model, sizes, 1)) == pytest.approx(123 + 3 * 2 * 34)
+    assert seconds([plain, wide]) == pytest.approx(seconds([plain]) + seconds([wide]))
+    assert seconds([plain], scored=2) == pytest.approx(seconds([plain]) + 100)
+    assert seconds([plain], scored=5) == pytest.approx(seconds([plain]) + 150)
+    assert seconds([]) == 0
+
+
+def test_predicted_seconds_follow_the_decoding_of_the_run(tmp_path):
+    steps = [{"step": 0, "tokens_verified": 0, "passes": [[128, 5, 3, 40.0, 60.0]]}, {"step": 1, "tokens_verified": 9}]
+    file = written(tmp_path, steps)
+
+    def first(**decoding):
+        records = with_predicted_seconds(file, decoding)
+        assert not any(name.startswith("predicted") for name in records[1])  # another trainer records no passes
+        return records[0]["predicted_seconds.a100"], records[0]["predicted_seconds.h100"]
+
+    ngram = first(kind="ngram")
+    head, narrow = first(kind="head", width=3), first(kind="head", width=1)
+    four, eight = first(kind="self_speculation", bits=4), first(kind="self_speculation", bits=8)
+    assert all(a > h for a, h in (ngram, head, four))
+    assert ngram < narrow < head < four < eight
+    file.write_text(file.read_text().replace("128", "0"))
+    with pytest.raises(UserError, match="passes"):
+        first(kind="ngram")

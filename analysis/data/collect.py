@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from redraft.analysis.data.predicted import with_predicted_seconds
 from redraft.analysis.data.sequential import Looks, check_looks, read_looks
 from redraft.analysis.data.speculation import with_measurements
 from redraft.analysis.data.statistics import Blocks
@@ -28,7 +29,6 @@ from redraft.result_files import (
     check_run,
     read_manifest,
     read_record,
-    read_steps,
     read_typed,
 )
 
@@ -180,7 +180,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
             "block": requested.unit(seed),
         }
         runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | own)
-        steps.append(_steps(folder).assign(**key))
+        steps.append(_steps(folder, content["configuration"]["decoding"]).assign(**key))
         scores += [
             key | {"step": int(step), "benchmark": benchmark} | counts
             # Step 0 is only in the initial policy's scores: it is evaluated once for all cells that start from it.
@@ -291,9 +291,9 @@ def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, exper
             echo(f"without seed {', '.join(map(str, missing))}: {cell} has {len(part)} finished runs", err=True)
 
 
-def _steps(folder: Path) -> pd.DataFrame:
-    """Records and diversity of one run, a line a step."""
-    records = read_steps(folder / "steps.jsonl")
+def _steps(folder: Path, decoding: dict[str, Any]) -> pd.DataFrame:
+    """Records, predicted seconds and diversity of one run, a line a step."""
+    records = with_predicted_seconds(folder / "steps.jsonl", decoding)
     # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
     frame = numbers_of_records(records)
     frame = frame.astype({name: float for name in frame if frame[name].dtype == object})

@@ -42,6 +42,9 @@ SHARE = "share"
 INITIAL_PASS_RATE = "initial_pass_rate"
 """Quantity that selects a bin of the training prompts that the preset's `probe` sampled with the initial policy."""
 
+PREDICTED = "predicted_seconds."
+"""Prefix of the seconds that a step's rollout would take on a device with a known roofline."""
+
 KINDS_OF_SPEEDUP = ("printed", "honest", "step", "end_to_end", "controlled")
 """Kinds of speedup (`redraft.analysis.data.timing`)."""
 PROMPT_QUANTITIES = (
@@ -67,6 +70,7 @@ FIELDS = (
     *("gradient_norm", "critic_loss", "critic_gradient_norm", "mean_weight", "effective_samples", "lenience"),
     *("log_prob_gap", "log_prob_gap_max"),
     *SPECULATION_FIELDS,
+    *(f"{PREDICTED}{device}" for device in ("a100", "h100")),
     *(f"seconds.{stage}" for stage in (*STEP_STAGES, "total")),
     *("distinct_1", "distinct_2", "self_bleu", "self_bleu_within", "distinct_within"),
     *("rouge_1_recall", "rouge_1_precision", "rouge_1", "distinct_trajectories", "trajectories_share"),

@@ -48,6 +48,7 @@ from redraft.errors import UserError
 from redraft.ops.locking.termination import exit_deferred
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
+from redraft.selfspec.controller import extend
 
 T = TypeVar("T")
 
@@ -374,7 +375,13 @@ class TorchEngine:
             else:
                 work()
         after = self._answer_ended()
-        return [sum(a + n < b for a, b in zip(before, after, strict=True)) for n in range(count)]
+        active = [sum(a + n < b for a, b in zip(before, after, strict=True)) for n in range(count)]
+        # Within a burst the length is that of all its sessions, also of those that have ended.
+        length = sum(positions) / len(positions) + 1
+        for n, sessions in enumerate(active):
+            if sessions:
+                extend(self.activity.trace, sessions, 0, length + n)
+        return active
 
     def _step(self, shape: Shape, residual: bool = False) -> None:
         """Sample one token of each of the first rows; rows that have ended keep none.

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from redraft.ops.locking.termination import exit_if_requested
+from redraft.selfspec.controller import Stretch
 
 T = TypeVar("T")
 
@@ -125,10 +126,12 @@ class Activity:
     Attributes:
         seconds: time of all passes by the number of responses that decoded in them.
         passes: number of passes.
+        trace: the passes, with the proposals of the response that has most.
     """
 
     seconds: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     passes: int = 0
+    trace: list[Stretch] = field(default_factory=list)
 
     @property
     def tail_share(self) -> float | None:

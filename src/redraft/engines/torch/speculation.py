@@ -34,7 +34,7 @@ from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.loop import Outside, now
 from redraft.engines.torch.row_table import DecodeRequest, RowTable
 from redraft.engines.torch.sampling import gumbel, invert, keys_of, log_probs_of, sample, sample_specially, uniform
-from redraft.selfspec.controller import Stretch, extend
+from redraft.selfspec.controller import extend
 
 T = TypeVar("T")
 
@@ -81,7 +81,6 @@ class Speculated:
     Attributes:
         passes: speculated decoding passes.
         plain_passes: decoding passes without speculation.
-        trace: all passes with the proposals of the response that has most.
         blocks: blocks of all responses: one per response that has proposals and speculated pass.
         proposed: proposed tokens.
         kept: kept tokens, including those that a limit or stop of the response then cuts off.
@@ -95,7 +94,6 @@ class Speculated:
 
     passes: int = 0
     plain_passes: int = 0
-    trace: list[Stretch] = field(default_factory=list)
     blocks: int = 0
     proposed: int = 0
     kept: int = 0
@@ -279,11 +277,11 @@ class SpeculativeEngine(TorchEngine):
             drafted = now(self.device)
             self.speculated.drafting_seconds += drafted - began
         width = 0 if proposals is None else proposals.tokens_Bn.shape[1]
-        extend(self.speculated.trace, active, width, mean_length)
         if not width:
             self.speculated.plain_passes += 1
         if block is None or (proposals is None and not self.drafter.reads_hidden):
             return super()._decode()
+        extend(self.activity.trace, active, width, mean_length)
         self._verify(block, proposals)
         if width:
             self.speculated.verification_seconds += now(self.device) - drafted

@@ -30,13 +30,18 @@ RecordedStretch = tuple[
 """The fields of `Stretch`. Nothing could compute with larger numbers of passes, each of which has a length."""
 
 
-class TraceFields(Typed):
+class PassFields(Typed):
+    """Type of the field of a step's record that has its passes."""
+
+    # JSON has lists only, which strict types reject as tuples.
+    passes: list[Annotated[RecordedStretch, Strict(strict=False)]]
+
+
+class TraceFields(PassFields):
     """Types of the fields of a step's record that a replay computes with."""
 
     draft_length: Annotated[int, Field(ge=1, le=LONGEST_DRAFT)]
     block_efficiency: FiniteFloat | None
-    # JSON has lists only, which strict types reject as tuples.
-    passes: list[Annotated[RecordedStretch, Strict(strict=False)]]
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -45,6 +50,7 @@ class TraceFields(Typed):
         return self
 
 
+PASS_FIELDS: TypeAdapter[Any] = TypeAdapter(PassFields)
 TRACE_FIELDS: TypeAdapter[Any] = TypeAdapter(TraceFields)
 
 
@@ -88,17 +94,28 @@ class TracedRollout:
         return float(block_efficiency(alpha, gamma))
 
 
+def recorded_passes(record: dict[str, Any], file: Path) -> list[Stretch]:
+    """The passes of a step's record, checked.
+
+    Raises:
+        UserError: if they are no passes.
+    """
+    check_record(record, PASS_FIELDS, file)
+    return [Stretch(*stretch) for stretch in record["passes"]]
+
+
 def read_rollouts(file: Path) -> list[TracedRollout]:
     """Rollouts of a run's `steps.jsonl`.
 
     Raises:
         UserError: if the file is missing or damaged, records no passes, or lacks a field that belongs to them.
     """
-    # Other runs record no passes; `read_steps` checks the rest of the file.
-    records = [record for record in read_steps(file) if "passes" in record]
+    # Plain decoding has passes only, and other trainers none; `read_steps` checks the rest of the file.
+    others = ("draft_length", "block_efficiency")
+    records = [record for record in read_steps(file) if "passes" in record and any(name in record for name in others)]
     if not records:
         raise UserError(
-            "these records have no passes",
+            "these records have no passes with speculation",
             file=file,
             key="passes",
             allowed="steps.jsonl of a run with self-speculation",
@@ -110,7 +127,7 @@ def read_rollouts(file: Path) -> list[TracedRollout]:
             record["step"],
             record["draft_length"],
             record["block_efficiency"],
-            tuple(Stretch(*stretch) for stretch in record["passes"]),
+            tuple(recorded_passes(record, file)),
         )
         for record in records
     ]

@@ -59,7 +59,11 @@ class Decoding:
     def measured(self) -> Record:
         """Fields of a step's record about the engine's last rollout; see docs/metrics.md."""
         activity = self.engine.activity
-        return {"tail_share": activity.tail_share, "decoding_passes": activity.passes}
+        return {
+            "tail_share": activity.tail_share,
+            "decoding_passes": activity.passes,
+            "passes": [list(stretch) for stretch in activity.trace],
+        }
 
     def adapt(self, groups: Sequence[Group], prompts: Sequence[Sequence[int]]) -> Record:
         """Learn from the engine's last rollout, which was one of training; further fields of the step's record.
@@ -121,7 +125,7 @@ class SpeculativeDecoding(Decoding):
         self.engine = SpeculativeEngine(model, drafter, self.control, max(configured.draft_lengths), **settings)
 
     def measured(self) -> Record:
-        """The tail, draft length, acceptance, seconds and the passes; see docs/metrics.md."""
+        """The tail, draft length, acceptance, seconds and passes; see docs/metrics.md."""
         done = self.engine.speculated
         passes = done.passes + done.plain_passes
         at = zip(done.kept_at, done.proposed_at, strict=True)
@@ -139,7 +143,6 @@ class SpeculativeDecoding(Decoding):
             "kept_at": {str(position + 1): kept / proposed for position, (kept, proposed) in enumerate(at)},
             "kept_from": {str(start): kept for start, kept, _ in parts},
             "proposed_from": {str(start): proposed for start, _, proposed in parts},
-            "passes": [list(stretch) for stretch in done.trace],
         }
 
     def adapt(self, groups: Sequence[Group], prompts: Sequence[Sequence[int]]) -> Record:
