@@ -69,6 +69,7 @@ def write_run(folder, seed):
             "prefix_length": None,
             "full_reuse_ratio": None,
             "kl": None,
+            "tokens_verified": 0,
             "passes": [[8, 0, 3, 1.0, 3.0]],
             "seconds": {"total": 1.0},
         }

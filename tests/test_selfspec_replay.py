@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from redraft.analysis.data.predicted import with_predicted_seconds
 from redraft.cli.app import main
+from redraft.config.decoding import LearnedHead, NGram, SelfSpeculation
 from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.speculation import SpeculativeEngine
 from redraft.errors import UserError
@@ -283,16 +284,16 @@ def test_predicted_seconds_follow_the_decoding_of_the_run(tmp_path):
     steps = [{"step": 0, "tokens_verified": 0, "passes": [[128, 5, 3, 40.0, 60.0]]}, {"step": 1, "tokens_verified": 9}]
     file = written(tmp_path, steps)
 
-    def first(**decoding):
+    def first(decoding):
         records = with_predicted_seconds(file, decoding)
         assert not any(name.startswith("predicted") for name in records[1])  # another trainer records no passes
         return records[0]["predicted_seconds.a100"], records[0]["predicted_seconds.h100"]
 
-    ngram = first(kind="ngram")
-    head, narrow = first(kind="head", width=3), first(kind="head", width=1)
-    four, eight = first(kind="self_speculation", bits=4), first(kind="self_speculation", bits=8)
+    ngram = first(NGram(kind="ngram"))
+    head, narrow = (first(LearnedHead(kind="head", width=width)) for width in (3, 1))
+    four, eight = (first(SelfSpeculation(kind="self_speculation", when="always", bits=bits)) for bits in (4, 8))
     assert all(a > h for a, h in (ngram, head, four))
     assert ngram < narrow < head < four < eight
     file.write_text(file.read_text().replace("128", "0"))
     with pytest.raises(UserError, match="passes"):
-        first(kind="ngram")
+        first(NGram(kind="ngram"))

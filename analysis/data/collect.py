@@ -15,6 +15,7 @@ from redraft.analysis.data.speculation import with_measurements
 from redraft.analysis.data.statistics import Blocks
 from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
+from redraft.config.decoding import Decoding
 from redraft.data_dictionary import write_parquet
 from redraft.errors import UserError
 from redraft.files import hashes, numbers_of_records, read_parquet, sha256, write_json
@@ -171,7 +172,8 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         if reason:
             echo(f"left out, since {reason}: {folder}", err=True)
             continue
-        check_run(folder, experiments.run(id_of(paper, name), seed, layout.preset).steps, large=True)
+        run = experiments.run(id_of(paper, name), seed, layout.preset)
+        check_run(folder, run.steps, large=True)
         check_evaluation(initial, large=True)
         own = {
             "manifest": str(manifest),
@@ -180,7 +182,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
             "block": requested.unit(seed),
         }
         runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | own)
-        steps.append(_steps(folder, content["configuration"]["decoding"]).assign(**key))
+        steps.append(_steps(folder, run.decoding).assign(**key))
         scores += [
             key | {"step": int(step), "benchmark": benchmark} | counts
             # Step 0 is only in the initial policy's scores: it is evaluated once for all cells that start from it.
@@ -291,7 +293,7 @@ def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, exper
             echo(f"without seed {', '.join(map(str, missing))}: {cell} has {len(part)} finished runs", err=True)
 
 
-def _steps(folder: Path, decoding: dict[str, Any]) -> pd.DataFrame:
+def _steps(folder: Path, decoding: Decoding) -> pd.DataFrame:
     """Records, predicted seconds and diversity of one run, a line a step."""
     records = with_predicted_seconds(folder / "steps.jsonl", decoding)
     # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.

@@ -50,7 +50,6 @@ class TraceFields(PassFields):
         return self
 
 
-PASS_FIELDS: TypeAdapter[Any] = TypeAdapter(PassFields)
 TRACE_FIELDS: TypeAdapter[Any] = TypeAdapter(TraceFields)
 
 
@@ -94,16 +93,6 @@ class TracedRollout:
         return float(block_efficiency(alpha, gamma))
 
 
-def recorded_passes(record: dict[str, Any], file: Path) -> list[Stretch]:
-    """The passes of a step's record, checked.
-
-    Raises:
-        UserError: if they are no passes.
-    """
-    check_record(record, PASS_FIELDS, file)
-    return [Stretch(*stretch) for stretch in record["passes"]]
-
-
 def read_rollouts(file: Path) -> list[TracedRollout]:
     """Rollouts of a run's `steps.jsonl`.
 
@@ -127,7 +116,7 @@ def read_rollouts(file: Path) -> list[TracedRollout]:
             record["step"],
             record["draft_length"],
             record["block_efficiency"],
-            tuple(recorded_passes(record, file)),
+            tuple(Stretch(*stretch) for stretch in record["passes"]),
         )
         for record in records
     ]
