@@ -36,6 +36,7 @@ from redraft.methods.vanilla import Vanilla
 from redraft.selfspec.calibration import write_calibration
 from redraft.selfspec.devices import A100, DEVICES, calibration_of
 from redraft.selfspec.roofline import target_seconds, verify_seconds
+from tests.columns import same
 from tests.selfspec import QWEN, ROUND
 from tests.test_predict import trained
 
@@ -276,7 +277,9 @@ def test_a_run_is_advised_with_and_without_policies(run, capsys, tmp_path):
             assert row["saved"] == pytest.approx(1 - row["seconds"] / rows["plain"]["seconds"])
     assert "Acceptance from policies before and after: 4 and 8, 6 and 10." in found["notes"][0]
     assert "in epoch 2 (from 0)" in found["notes"][0]
-    assert pd.read_csv(tmp_path / "rows.csv")["method"].tolist() == list(rows)
+    written = pd.read_csv(tmp_path / "rows.csv")
+    assert written["method"].tolist() == list(rows)
+    assert same("advice", written)
     # The replay needs no policies, but the policies tell acceptance of two of the epoch's four steps only.
     estimated = advised(capsys, run, "--no-policies", "--epoch", "1")["by_method"]
     assert estimated["block"]["source"] == "agreement"

@@ -923,6 +923,15 @@ def test_only_what_rounds_to_a_range_is_said_to(little, monkeypatch, values, pri
     assert ("which rounds to" in checked["reported_evidence"]) == rounds
 
 
+def test_tables_that_contradict_a_saving_give_percent_more(little, monkeypatch):
+    pairs = [("cell-0", A), ("cell-1", A)]
+    test = Pairs(quantity="tokens_decoded", pairs=pairs, relative="ratio", expected="above", threshold=0.1)
+    monkeypatch.setattr(ReportedValues, "values", lambda _, quantity, cell: {0: 1.0 if cell == A else 1.05})
+    monkeypatch.setattr(ReportedTables, "row", lambda *_: {})
+    evidence = check(claim(test, printed=[{"number": "66", "fewer": True}]), little)["reported_evidence"]
+    assert "the paper prints 66 % fewer, its tables give 5 % more, which differs" in evidence
+
+
 def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
     assert by_id("average-speedup")["reported_verdict"] == SUPPORTED
     assert "the paper prints 2.31, its tables give 2.313" in by_id("average-speedup")["reported_evidence"]

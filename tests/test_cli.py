@@ -14,17 +14,20 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from scipy import stats
 
 from redraft.analysis.data.sequential import nominal_level, write_looks
+from redraft.analysis.reference import reopening
+from redraft.analysis.reference.published import Published
 from redraft.cli import summary
-from redraft.cli.app import StageGroup, function_of
+from redraft.cli.app import StageGroup, function_of, main
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import read_json
-from redraft.layout import Layout
+from redraft.layout import REOPENED, Layout
 from redraft.ops.workflow import code_hash
 from redraft.result_files import write_own_hash
 from tests.checkout import called
@@ -231,6 +234,42 @@ def test_the_probability_of_improvement_counts_benchmarks_and_halves_ties():
         for seed, (a, b) in changes.items()
     }
     assert summary._better(first, second) == {0: 1.0, 1: 0.25, 2: 0.5}
+
+
+SMOKE = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-linf")
+
+
+@pytest.fixture
+def unpacked(tmp_path, monkeypatch):
+    """The published results of the smoke preset, unpacked without making tables and a report again."""
+    published, layout = Published.read(ROOT / "results/reference/smoke"), Layout("smoke", tmp_path / "results")
+    reopening._unpack(published, "spec_rl", layout)
+    (layout.folder / REOPENED).touch()
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    monkeypatch.chdir(tmp_path)
+    return Layout("smoke")
+
+
+def test_unpacked_runs_are_compared_by_the_collected_data(unpacked, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["compare", *SMOKE, "--preset", "smoke", "--json"])
+    assert not end.value.code
+    rows = {row["quantity"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    steps = pd.read_parquet(unpacked.collected("spec_rl") / "steps.parquet")
+    tokens = steps.groupby(["cell", "seed"])["tokens_decoded"].sum()
+    for key, cell in zip(("first", "second"), SMOKE, strict=True):
+        assert rows["tokens_decoded"][key] == tokens[cell.partition("/")[2]].mean()
+    assert rows["tokens_decoded"]["against"] < 1
+
+
+def test_an_unpacked_run_that_was_not_collected_is_an_error(unpacked, mistake):
+    file = unpacked.run(SMOKE[1], 0) / "scores.json"
+    file.write_text(re.sub(r'"correct": \d+', '"correct": 1', file.read_text(), count=1))
+    text = mistake(Path.cwd(), "compare", *SMOKE, "--preset", "smoke")
+    assert "not the one that was collected" in text
+    assert "redraft report" in text
+    (unpacked.folder / REOPENED).unlink()
+    assert "missing" in mistake(Path.cwd(), "compare", *SMOKE, "--preset", "smoke"), "it is not said to be unpacked"
 
 
 @pytest.mark.parametrize(("correct", "interval"), [((3, 3, 3), None), ((3, 3, 0), (0.0, 1.0))])

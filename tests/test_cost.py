@@ -16,6 +16,7 @@ from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
 from redraft.ops.sizing.run_size import RunSizes
+from tests.columns import same
 
 ROOT = Path(__file__).parents[1]
 SEEDS, GPUS = 3, 8
@@ -327,6 +328,7 @@ def test_the_command_prints_the_sum_and_writes_every_line(tmp_path, monkeypatch,
         main(["cost", "spec_rl", "--preset", "paper", "--gpus", "64", "--csv", "cost.csv"])
     assert not stopped.value.code
     written = pd.read_csv("cost.csv")
+    assert same("costs", written)
     cells, parts = written[written["kind"] == "cell"], written[written["kind"] == "part"]
     total = cells["hours"].sum()
     assert parts["cumulative"].iloc[-1] == pytest.approx(total) == pytest.approx(parts["added"].sum())

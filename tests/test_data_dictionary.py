@@ -1,8 +1,9 @@
 """Each column that is written has one definition, which Parquet files, `columns.json` and pages repeat."""
 
 import csv
+import re
 import shutil
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -27,6 +28,8 @@ from redraft.errors import UserError
 from redraft.evaluate import grade
 from redraft.evaluate.generation_parts import SCHEMA
 from redraft.evaluate.metrics import score
+from redraft.lab.selfspec import sweep
+from tests.columns import same
 
 ROOT = Path(__file__).parents[1]
 
@@ -101,19 +104,71 @@ WRITTEN = {
     "tables": [*comparison.COLUMNS, "stand_in"],
     "figures": [*points.COLUMNS, *points.FURTHER, "stand_in"],
     "reported_speedups": ["model", *KINDS],
+    "sweeps": [*sweep.COLUMNS],
 }
 
 
 @pytest.mark.parametrize("table", WRITTEN)
 def test_the_written_columns_are_the_defined_ones(table):
-    """Those of steps: tests/test_declarations.py and tests/test_metrics_page.py."""
+    """Those of steps: tests/test_declarations.py and tests/test_metrics_page.py; others: `ELSEWHERE`."""
     assert same(table, WRITTEN[table])
 
 
-def same(table, columns):
-    """Test that each column is defined and each definition is of a column."""
-    found = {column: definition(table, column) for column in columns}
-    return all(found.values()) and {*found.values()} == {*definitions(table).values()}
+ELSEWHERE = {
+    "timing": "test_side_by_side",
+    "lighteval": "test_lighteval",
+    "sensitivity": "test_sensitivity",
+    **dict.fromkeys((name for name in TABLES if name.startswith("laboratory")), "test_laboratory_page"),
+    "costs": "test_cost",
+    "prompts": "test_staged",
+    "advice": "test_advise",
+    "problems": "test_verl_data",
+}
+"""Test file that writes such a file anyway, and compares its columns."""
+IN_A_CAMPAIGN = {"runs", "steps", "rollouts", "diversity", "without_counterpart"}
+
+
+def test_each_table_has_a_test_of_its_columns():
+    assert {*WRITTEN, *ELSEWHERE, *IN_A_CAMPAIGN} == set(TABLES)
+    for table, name in ELSEWHERE.items():
+        assert f'same("{table}", ' in (ROOT / f"tests/{name}.py").read_text(), table
+
+
+WRITER = re.compile(r"to_csv\(|to_parquet\(|write_parquet\(|csv\.writer\(|pq\.write_table\(|ParquetWriter\(")
+WRITERS = {
+    "redraft/data_dictionary.py": set(),
+    "redraft/cli/advise.py": {"advice"},
+    "redraft/cli/runs.py": {"prompts"},
+    "redraft/evaluate/diversity.py": {"diversity"},
+    "redraft/evaluate/generation_parts.py": {"generations"},
+    "redraft/evaluate/grade.py": {"grades"},
+    "redraft/evaluate/sensitivity.py": {"sensitivity"},
+    "redraft/lab/selfspec/sweep.py": {"sweeps"},
+    "redraft/train/local/side_by_side.py": {"timing"},
+    "redraft/train/records.py": {"rollouts"},
+    "redraft/train/verl/problem_files.py": {"problems"},
+    "analysis/cost/cost_text.py": {"costs"},
+    "analysis/data/collect.py": {"runs", "steps", "scores"},
+    "analysis/data/measured.py": {"measured"},
+    "analysis/data/statistics.py": {"family"},
+    "analysis/figures/figure_files.py": {"figures"},
+    "analysis/pages/laboratory_page.py": {name for name in TABLES if name.startswith("laboratory")},
+    "analysis/reference/published.py": set(),
+    "analysis/tables/files.py": {"tables", "reported_speedups", "without_counterpart"},
+    "analysis/tables/render.py": set(),
+    "workflows/lighteval/grade.py": {"lighteval"},
+}
+"""Code that writes CSV or Parquet, and the tables of its files; none where it copies or prints others."""
+
+
+def test_code_that_writes_a_table_has_definitions_of_it():
+    folders = [ROOT / "src/redraft", ROOT / "analysis", ROOT / "workflows"]
+    files = {file for folder in folders for file in folder.rglob("*.py") if file.parts.count("analysis") < 2}
+    found = {
+        file.relative_to(ROOT).as_posix().removeprefix("src/") for file in files if WRITER.search(file.read_text())
+    }
+    assert found == set(WRITERS)
+    assert set().union(*WRITERS.values()) == set(TABLES)
 
 
 def test_a_column_without_a_definition_and_a_definition_without_a_column_are_found():
@@ -148,15 +203,14 @@ def files(campaign):
 def test_a_campaign_writes_no_file_and_no_column_without_a_definition(files):
     tables = described_files(files)["tables"]
     packed = {name: table for table in tables for name in table["files"]}
-    assert {table["name"] for table in tables} == set(TABLES)
-    kinds = ("collected", "runs", "initial", "tables", "figures")
-    data = (name for name in files if name.endswith((".csv", ".parquet")) and PurePosixPath(name).parts[1] in kinds)
+    assert {table["name"] for table in tables} >= {*WRITTEN, *IN_A_CAMPAIGN} - {"sweeps"}
+    data = (name for name in files if name.endswith((".csv", ".parquet")) and "/code/" not in name)
     # Parts of generations are only read to resume.
     written = {name for name in data if ".parts/" not in name}
     assert written == set(packed)
     for described in tables:
         assert [column for column in described["columns"] if not column.get("description")] == []
-    for table in ("runs", "rollouts", "diversity", "without_counterpart"):
+    for table in IN_A_CAMPAIGN - {"steps"}:
         names = [name for name in packed if packed[name]["name"] == table]
         columns = {column for name in names for column in columns_of(files[name])}
         assert same(table, columns), table

@@ -72,6 +72,7 @@ ALLOWED = {
         *BASE,
         "redraft.cli.process",
         "redraft.config",
+        "redraft.data_dictionary",
         "redraft.engines",
         "redraft.methods",
         "redraft.ops.locking",

@@ -32,6 +32,7 @@ from redraft.methods.vanilla import Vanilla
 from redraft.result_files import write_with_hash
 from tests.browser import dom
 from tests.checkout import copy_to, snakemake
+from tests.columns import same
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
@@ -209,6 +210,16 @@ def test_enumerated_numbers_are_in_sentences_tables_and_files(whole, enumerated)
         file = pd.read_csv(whole.pages / "laboratory" / f"{part}.csv")
         expected = pd.DataFrame(enumerated[key])
         pd.testing.assert_frame_equal(file[list(expected)], expected)
+
+
+def test_each_column_of_the_files_is_defined(whole):
+    columns = {file.stem: pd.read_csv(file) for file in (whole.pages / "laboratory").glob("*.csv")}
+    assert len(columns) == 5
+    assert same("laboratory_drift", columns["drift"])
+    assert same("laboratory_numbers", columns["numbers"])
+    assert same("laboratory_bandit", columns["bandit"])
+    assert same("laboratory_drafts", columns["exact_reuse-drafts"])
+    assert same("laboratory_trained", columns["exact_reuse-trained"])
 
 
 def test_shared_numbers_and_the_bandit_are_reported_by_rule(whole, enumerated):

@@ -12,6 +12,7 @@ from redraft.evaluate.generation_parts import KEY
 from redraft.evaluate.lighteval import compare, disagreements, write_comparison
 from redraft.tasks.instructions import CheckerError, grade_instructions
 from redraft.tasks.sentences import sentence_splitter
+from tests.columns import same
 from tests.ifeval_responses import samples
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +94,7 @@ def test_both_graders_agree_but_for_how_nltk_s_versions_count(both):
     Those on responses at the limit of a count may differ.
     """
     ours, theirs = pd.read_parquet(both / "ours.parquet"), pd.read_parquet(both / "theirs.parquet")
+    assert same("lighteval", theirs)
     metrics = compare(ours[ours["sample"] < 2], theirs[theirs["sample"] < 2])
     assert metrics["lm_eval"].tolist() == pytest.approx(metrics["lighteval"].tolist(), abs=1 / 1080)
     of_all = metrics[metrics["step"] == 0]

@@ -13,6 +13,7 @@ from redraft.analysis.data.timing import TimingSpread
 from redraft.analysis.figures.view import Axis
 from redraft.analysis.pages.forest import claim_plot, headline_plot
 from redraft.analysis.pages.headline import HeadlineNumber, in_form, interval, number, points
+from redraft.analysis.reference.page import _summary_row
 from redraft.config import Experiments, Headline
 from redraft.errors import UserError
 from redraft.layout import Layout
@@ -78,16 +79,53 @@ def test_only_a_finding_against_the_paper_names_what_explains_it(tmp_path, monke
 
 def test_a_ratio_is_said_as_percent_fewer_with_its_interval_turned_round(tmp_path):
     point = made(tmp_path)
-    assert point.sentence == f"It decodes 69.0{SPACE}% [65.0, 72.0] (paper 67.0{SPACE}%) fewer: agrees with the paper."
+    assert (
+        point.sentence
+        == f"It decodes 69.0{SPACE}% [65.0, 72.0] fewer (paper: 67.0{SPACE}% fewer): agrees with the paper."
+    )
     assert (point.low, point.high) == (pytest.approx(65), pytest.approx(72))
     assert point.finding == "yes"
 
 
 def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
     point = made(tmp_path, reproduced=1.32, low=1.07, high=1.56, reported=0.92, verdict="opposite direction")
-    told, _, _ = point.sentence.partition(":")
-    assert told == f"It decodes 32.0{SPACE}% [7.0, 56.0] (paper 8.0{SPACE}% fewer) more"
+    words = f"It decodes 32.0{SPACE}% [7.0, 56.0] more (paper: 8.0{SPACE}% fewer): "
+    assert point.sentence.startswith(words)
     assert (point.mean, point.low, point.high) == (pytest.approx(-32), pytest.approx(-56), pytest.approx(-7))
+
+
+@pytest.mark.parametrize(
+    ("form", "reproduced", "reported", "words"),
+    [
+        ("percent fewer", (0.7, 0.6, 0.8), 0.9, "30.0 % [20.0, 40.0] fewer (paper: 10.0 % fewer)"),
+        ("percent fewer", (0.7, 0.6, 0.8), 1.1, "30.0 % [20.0, 40.0] fewer (paper: 10.0 % more)"),
+        ("percent fewer", (1.3, 0.9, 1.7), 0.9, "30.0 % [−10.0, 70.0] more (paper: 10.0 % fewer)"),
+        ("percent fewer", (1.3, 0.9, 1.7), 1.1, "30.0 % [−10.0, 70.0] more (paper: 10.0 % more)"),
+        ("times", (2.0, 1.6, 2.5), 4.0, "2.00 × [1.60, 2.50] fewer (paper: 4.00 × fewer)"),
+        ("times", (0.5, 0.4, 0.625), 4.0, "2.00 × [1.60, 2.50] more (paper: 4.00 × fewer)"),
+        ("times", (2.0, 1.6, 2.5), 0.25, "2.00 × [1.60, 2.50] fewer (paper: 4.00 × more)"),
+    ],
+)
+def test_each_number_has_the_word_for_its_direction(tmp_path, form, reproduced, reported, words):
+    ends = dict(zip(("reproduced", "low", "high"), reproduced, strict=True))
+    sentence = made(tmp_path, form, reported=reported, **ends).sentence
+    assert sentence.replace(SPACE, " ").partition(": agrees")[0] == f"It decodes {words}"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [((-30.6, -41.5, -20.5), "30.6 % [20.5, 41.5] more"), ((7.9, -2.0, 18.8), "7.9 % [−2.0, 18.8] fewer")],
+)
+def test_a_number_of_a_summary_has_the_word_for_its_direction(value, expected):
+    mean, low, high = value
+    row = _summary_row(
+        "tiny", {"form": "percent fewer", "short": "s", "mean": mean, "low": low, "high": high} | REPORTED
+    )
+    here, paper = row["here (preset `tiny`)"], row["paper"]
+    assert (here.replace(SPACE, " "), paper.replace(SPACE, " ")) == (expected, "8.3 % fewer")
+
+
+REPORTED = {"reported": 8.3, "verdict": "agrees"}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +180,8 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
 )
 def test_the_verdict_ends_the_sentence(tmp_path, changed, end, finding):
     point = made(tmp_path, **changed)
-    assert point.sentence.endswith(f" fewer: {end}")
+    paper = "" if math.isnan(changed.get("reported", 0)) else f" (paper: 67.0{SPACE}% fewer)"
+    assert point.sentence.endswith(f" fewer{paper}: {end}")
     assert point.finding == finding
 
 

@@ -96,6 +96,7 @@ def test_responses_with_the_same_random_numbers_are_equal_and_a_seed_samples_ind
     assert 0 < seed["different_verdicts"] <= seed["different_answers"] <= seed["different_responses"] <= 32
     assert seed["difference"] == pytest.approx(seed["score"] - seed["reference"])
     assert list(rows.index) == VARIED
+    assert same("sensitivity", rows.reset_index())
     assert rows["changed"].tolist() == ["rows 256 → 3", "seed 0 → 1", "harness redraft → lm-eval"]
 
 

@@ -11,11 +11,13 @@ from redraft.analysis.data.collect import SPREAD, Runs, with_repeats
 from redraft.analysis.data.timing import first_epoch_spread
 from redraft.config import Speculative, Vanilla
 from redraft.config.base import GENERATION_STAGES, STEP_STAGES
+from redraft.data_dictionary import definitions
 from redraft.errors import UserError
 from redraft.files import hashes, sha256, write_json
 from redraft.layout import Layout
 from redraft.train.local.side_by_side import check_work, train_side_by_side
 from redraft.train.local.trainer import LocalTrainer
+from tests.columns import same
 from tests.test_trainer import STEPS, make_run, train
 
 CELLS = {"plain": Vanilla(), "reuse": Speculative(lenience=1)}
@@ -68,6 +70,12 @@ def test_rounds_repeat_rollouts_and_the_last_takes_the_step(seconds):
     assert taken[LINES].notna().all().all()
     assert (seconds["seconds.rollout"] > 0).all()
     assert (seconds["grading_seconds"] > 0).all()
+
+
+def test_each_column_is_defined(seconds):
+    """Self-speculation alone has times of drafting, which are defined with those of the records."""
+    drafting = {name for name in definitions("timing") if name.endswith("_seconds")} & {*definitions("records")}
+    assert same("timing", {*seconds, *drafting})
 
 
 def test_no_run_is_always_first_and_a_step_of_all_comes_before_the_next_of_any(seconds):

@@ -15,6 +15,7 @@ from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, OldLogProbs, Sample, Use
 from redraft.train.losses import advantages
 from redraft.train.records import save_groups_of_step
+from tests.columns import same
 from tests.groups import EOS, PROMPTS, ScriptedEngine, ScriptedWorld, Setting, a_draft, group_of
 from tests.trainers import make_trainer
 
@@ -172,6 +173,7 @@ def test_the_log_of_prompts_follows_a_prompt_through_its_visits(tmp_path):
         [2, 4, 1, 2, -1],
     ]
     assert log["reused"].tolist() == [False, True, False]
+    assert same("prompts", log)
     nothing = prompt_log(SimpleNamespace(reuse=Vanilla()), tmp_path)
     assert nothing["buffer_size"].tolist() == [0, 0, 0]
 

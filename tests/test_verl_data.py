@@ -11,6 +11,7 @@ from redraft.config.data import ArithmeticProblems
 from redraft.errors import UserError
 from redraft.tasks.problems import Problem, load_problems
 from redraft.train.verl.problem_files import prepare_data, read_problems, write_problems
+from tests.columns import same
 
 
 def test_written_problems_are_read_back(tmp_path):
@@ -36,6 +37,7 @@ def test_preparing_data_writes_the_problems_and_what_they_were_read_from(tmp_pat
     preset = Experiments().preset("verl-tiny")
     prepare_data("verl-tiny", "deepmath-6k", tmp_path / "data")
     frame = pd.read_parquet(tmp_path / "data/problems.parquet")
+    assert same("problems", frame)
     assert [p[0]["content"] for p in frame["prompt"]] == [p.prompt for p in load_problems(preset.data["deepmath-6k"])]
     record = json.loads((tmp_path / "data/data.json").read_text())
     assert record["problems"] == len(frame) == 48

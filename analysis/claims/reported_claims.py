@@ -199,7 +199,9 @@ def _printed(printed: Printed, parts: list[Comparison], tables: ReportedTables) 
     in_unit = [100 * (1 - value) if printed.fewer else value / printed.scale for value in (min(values), max(values))]
     # As many digits as the paper prints, or a difference in its last one would not be seen.
     digits = max(4, len(re.sub(r"\D", "", printed.number.partition("–")[2] or printed.number)))
-    given = " to ".join(f"{value:.{digits}g}{unit}" for value in sorted(set(in_unit)))
+    # −5 % fewer is 5 % more.
+    more = {value: " % more" if printed.fewer and value < 0 else unit for value in in_unit}
+    given = " to ".join(f"{abs(v) if printed.fewer else v:.{digits}g}{more[v]}" for v in sorted(set(in_unit)))
     text = f"the paper prints {printed.number}{unit}{_what(printed)}, its tables give {given}"
     if not agrees:
         return False, f"{text}, which differs"

@@ -121,14 +121,30 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpre
 
 
 def _sentence(headline: Headline, mean: float, low: float, high: float, reported: float) -> str:
-    """The sentence with its numbers; −32 % fewer is written as 32 % more."""
+    """The sentence with its numbers, each with the word for its direction: −32 % fewer is written as 32 % more."""
     words, form = headline.words, headline.form
-    # “−32 % fewer” is written as “32 % more”, and then the interval's ends are swapped too.
-    less = FEWER.search(words) if form == "percent fewer" and mean < 0 else None
-    paper = "" if math.isnan(reported) else f" (paper {number(reported, form)}{f' {less[0]}' if less else ''})"
-    if less:
-        mean, low, high, words = -mean, -high, -low, FEWER.sub("more", words)
-    return words.format(f"{number(mean, form)}{interval(low, high, form)}{paper}")
+    found = FEWER.search(words) if form != "points" else None
+    paper = "" if math.isnan(reported) else f" (paper: {directed(reported, form, found[0] if found else '')})"
+    if found and is_reversed(mean, form):
+        mean, low, high, words = *_reversed(mean, low, high, form), FEWER.sub("more", words)
+    return f"{words.format(f'{number(mean, form)}{interval(low, high, form)}')}{paper}"
+
+
+def directed(value: float, form: str, word: str, low: float = math.nan, high: float = math.nan) -> str:
+    """A number with its interval, then `word` (`fewer` or `less`), or `more` if the number has the other direction."""
+    if word and is_reversed(value, form):
+        (value, low, high), word = _reversed(value, low, high, form), "more"
+    return f"{number(value, form)}{interval(low, high, form)} {word}".rstrip()
+
+
+def is_reversed(value: float, form: str) -> bool:
+    """Test for a number of percent or times fewer that means more."""
+    return value < (0 if form == "percent fewer" else 1)
+
+
+def _reversed(value: float, low: float, high: float, form: str) -> tuple[float, float, float]:
+    """A number and its interval for `more` instead of `fewer`; the ends are swapped."""
+    return (-value, -high, -low) if form == "percent fewer" else (1 / value, 1 / high, 1 / low)
 
 
 def in_form(value: float, form: str) -> float:

@@ -11,7 +11,7 @@ import pandas as pd
 from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN
 from redraft.analysis.data.words import with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, about_text, seen_text
-from redraft.analysis.pages.headline import interval, number
+from redraft.analysis.pages.headline import directed
 from redraft.analysis.reference.published import Published
 from redraft.analysis.tables.cell_verdicts import NOT_COMPARABLE
 from redraft.config import Experiments
@@ -61,13 +61,11 @@ def write_summary(root: Path, page: Path) -> None:
 def _summary_row(preset: str, headline: Mapping[str, Any]) -> dict[str, str]:
     """A headline number beside the paper's."""
     form, numbers = headline["form"], {key: _number(headline[key]) for key in ("mean", "low", "high", "reported")}
-    ends = interval(numbers["low"], numbers["high"], form)
-    reported = "–" if math.isnan(numbers["reported"]) else number(numbers["reported"], form)
-    units = " fewer" if form == "percent fewer" else ""
+    word, reported = "fewer" if form == "percent fewer" else "", numbers["reported"]
     return {
         "": headline["short"],
-        f"here (preset `{preset}`)": f"{number(numbers['mean'], form)}{ends}{units}",
-        "paper": f"{reported}{units}" if reported != "–" else reported,
+        f"here (preset `{preset}`)": directed(numbers["mean"], form, word, numbers["low"], numbers["high"]),
+        "paper": "–" if math.isnan(reported) else directed(reported, form, word),
         "verdict": "the paper has no number" if headline["verdict"] == NOT_COMPARABLE else headline["verdict"],
     }
 

@@ -37,8 +37,27 @@ TABLES = {
     "without_counterpart": ("tables/*/without_counterpart.csv", "rows of a paper's tables that were not reproduced"),
     "tables": ("tables/*/table*.csv", "one row per cell of a reproduced table"),
     "figures": ("figures/*/figure*.csv", "one row per point of a reproduced figure"),
+    "timing": ("timing/*/seed*.parquet", "one row per run, step and round of `snakemake timing`"),
+    "lighteval": ("lighteval.parquet", "one row per response to instructions that lighteval graded"),
+    "sensitivity": ("sensitivity.csv", "one row per variant and benchmark"),
+    "laboratory_drift": ("report/laboratory/drift.csv", "one row per rule and drift of policies"),
+    "laboratory_numbers": ("report/laboratory/numbers.csv", "one row per use of random numbers, rule and epoch pass"),
+    "laboratory_bandit": ("report/laboratory/bandit.csv", "one row per rule, learning rate, group size and epoch pass"),
+    "laboratory_drafts": (
+        "report/laboratory/*-drafts.csv",
+        "one row per seed, pair of policies, kind of draft and rule",
+    ),
+    "laboratory_trained": ("report/laboratory/*-trained.csv", "one row per cell, seed and epoch"),
+    "costs": ("costs.csv", "one row per cell, then one per table or figure (`redraft cost --csv`)"),
+    "prompts": ("prompts.csv", "one row per step and prompt that it rolled out (`redraft prompts --file`)"),
+    "advice": ("advice.csv", "one row per method (`redraft advise --csv`)"),
+    "sweeps": ("calibrations/*.csv", "one row per measured kind of pass (`redraft calibrate`, rule `calibrate`)"),
+    "problems": ("data/*/problems.parquet", "one row per training problem, as verl reads it"),
 }
-"""Pattern of the paths and content of the files of each table; the first pattern that a path matches counts."""
+"""Pattern of the paths and content of the files of each table; the first pattern that a path matches counts.
+
+Commands that write where the caller wants have a usual name here.
+"""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.config.quantities import ACCURACY
 from redraft.errors import UserError
 from redraft.files import numbers_of_records, sha256
-from redraft.layout import Layout
+from redraft.layout import REOPENED, Layout
 from redraft.result_files import check_run, read_manifest, read_record, read_scores, read_steps
 
 RESULTS = ("manifest.json", "scores.json")
@@ -51,15 +51,22 @@ def finished(run: Run, layout: Layout) -> Path:
             hint=f"`{command}`",
         )
     # After the fingerprint: a run of another configuration is not damaged.
-    check_run(folder, run.steps)
+    if not _is_unpacked(layout):
+        check_run(folder, run.steps)
     return folder
+
+
+def _is_unpacked(layout: Layout) -> bool:
+    """Test for published results that `redraft report` unpacked: of a run only its manifest and scores are there."""
+    return (layout.folder / REOPENED).exists()
 
 
 def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
     """Main quantities of finished runs of a paper, by the names that tables and claims use.
 
     The values are the ones that tables and claims read. A run that has changed since it was collected, or was never
-    collected, is measured from its own records.
+    collected, is measured from its own records. Unpacked published runs have no records, so the collected data that
+    were published with them are needed.
 
     Raises:
         UserError: if a run is not finished, or has no records.
@@ -73,6 +80,14 @@ def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
         digests = {str(file): sha256(file) for file in (results / name for name in RESULTS)}
         # By content: a run may have been trained again since it was collected.
         known = stored and stored.runs.manifests(run.cell, [run.seed]) and digests.items() <= collected.items()
+        if not known and _is_unpacked(layout):
+            raise UserError(
+                "this published run is not the one that was collected, and its records are only in the archive",
+                file=results,
+                key="manifest.json, scores.json",
+                allowed=f"the files whose hashes are in {folder / COLLECTED}",
+                hint="unpack the published results again with `redraft report`, or train the run",
+            )
         measured = stored if stored and known else Measuring(_runs_of(results, run))
         names = main_quantities(measured.runs, run.cell)
         quantities.append({name: measured.values(name, run.cell)[run.seed] for name in names})

@@ -561,7 +561,8 @@ class Headline(Config):
     form: Literal["percent fewer", "times", "points"]
     """`percent fewer` shows 0.31 as 69 % fewer; `times` is a ratio or speedup, `points` a difference."""
     words: str = Field(min_length=5)
-    """Sentence with `{}` for the number with its interval."""
+    """Sentence with `{}` for the number with its interval. `fewer` and `less` become `more` where the number has the
+    other direction; the paper's number is added at the end."""
     short: str = Field(min_length=3, max_length=44)
     """Label of the point in the plot."""
     measure: str = ""

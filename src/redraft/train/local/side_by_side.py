@@ -17,8 +17,9 @@ import pandas as pd
 from redraft.config import Experiments, Run
 from redraft.config.base import GENERATION_STAGES, STEP_STAGES
 from redraft.config.trainer import InProcessEngine
+from redraft.data_dictionary import write_parquet
 from redraft.errors import UserError
-from redraft.files import atomic, hashes, sha256, write_json
+from redraft.files import hashes, sha256, write_json
 from redraft.layout import Layout
 from redraft.ops.locking.devices import devices
 from redraft.provenance import environment, git_state
@@ -54,8 +55,7 @@ def time_runs(preset_name: str, seed: int, file: Path, manifests: list[Path]) ->
         seconds = train_side_by_side(runs, models, progress=lambda i, n: report(i, n, f"{len(runs)} runs"))
     for run, manifest in zip(runs, manifests, strict=True):
         check_work(seconds[seconds["cell"] == run.cell], manifest.parent / "steps.jsonl")
-    with atomic(file) as temporary:
-        seconds.to_parquet(temporary, index=False)
+    write_parquet(seconds, file, "timing")
     made_from = {run.cell: sha256(manifest) for run, manifest in zip(runs, manifests, strict=True)}
     write_json(
         file.with_suffix(".json"),

@@ -6,8 +6,9 @@ import pandas as pd
 
 from redraft.config import Experiments
 from redraft.config.preset import parted
+from redraft.data_dictionary import write_parquet
 from redraft.errors import UserError
-from redraft.files import atomic, read_parquet, write_json
+from redraft.files import read_parquet, write_json
 from redraft.tasks.problems import Problem, checksums, fingerprint_of, load_problems, origin
 
 
@@ -50,8 +51,7 @@ def write_problems(problems: list[Problem], role: str, file: Path) -> None:
         }
         for index, problem in enumerate(problems)
     ]
-    with atomic(file) as temporary:
-        pd.DataFrame(rows).to_parquet(temporary, index=False)
+    write_parquet(pd.DataFrame(rows), file, "problems")
 
 
 def read_problems(file: Path) -> list[Problem]:
