@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from redraft.analysis.data.timing import TimingSpread
 from redraft.analysis.figures.view import Axis
 from redraft.analysis.pages.forest import claim_plot, headline_plot
-from redraft.analysis.pages.headline import HeadlineNumber, in_form, interval, number, points
+from redraft.analysis.pages.headline import HeadlineNumber, in_form, interval, number, points, with_direction
 from redraft.config import Experiments, Headline
 from redraft.errors import UserError
 from redraft.layout import Layout
@@ -161,6 +161,13 @@ def test_numbers_have_a_true_minus_and_their_unit():
     assert interval(-6.5, -3.1, "points") == " [−6.5, −3.1]"
     assert interval(math.nan, 1.0, "points") == ""
     assert in_form(1.32, "percent fewer") == pytest.approx(-32)
+
+
+def test_a_negative_number_of_percent_fewer_is_more_with_its_interval_reversed():
+    assert with_direction(-7.9, -18.8, 2.0, "percent fewer") == f"7.9{SPACE}% [−2.0, 18.8] more"
+    assert with_direction(80.0, 76.9, 82.6, "percent fewer") == f"80.0{SPACE}% [76.9, 82.6] fewer"
+    assert with_direction(19.5, math.nan, math.nan, "percent fewer") == f"19.5{SPACE}% fewer"
+    assert with_direction(-4.9, -6.5, -3.3, "points") == "−4.9 points [−6.5, −3.3]"
 
 
 def headline_point(form, mean, low, high, reported=math.nan, timed=False):

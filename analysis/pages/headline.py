@@ -144,6 +144,14 @@ def number(value: float, form: str) -> str:
     return f"{value:{sign}.{DECIMALS[form]}f}".replace("-", MINUS) + UNIT[form]
 
 
+def with_direction(mean: float, low: float, high: float, form: str) -> str:
+    """A number and its interval, in percent with `fewer` or, if it is negative, `more`: −32 % fewer is 32 % more."""
+    direction = " fewer" * (form == "percent fewer")
+    if direction and mean < 0:
+        mean, low, high, direction = -mean, -high, -low, " more"
+    return f"{number(mean, form)}{interval(low, high, form)}{direction}"
+
+
 def interval(low: float, high: float, form: str) -> str:
     """The interval in brackets after a space; empty if there is none."""
     if not (math.isfinite(low) and math.isfinite(high)):

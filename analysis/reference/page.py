@@ -11,7 +11,7 @@ import pandas as pd
 from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN
 from redraft.analysis.data.words import with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, about_text, seen_text
-from redraft.analysis.pages.headline import interval, number
+from redraft.analysis.pages.headline import with_direction
 from redraft.analysis.reference.published import Published
 from redraft.analysis.tables.cell_verdicts import NOT_COMPARABLE
 from redraft.config import Experiments
@@ -59,15 +59,13 @@ def write_summary(root: Path, page: Path) -> None:
 
 
 def _summary_row(preset: str, headline: Mapping[str, Any]) -> dict[str, str]:
-    """A headline number beside the paper's."""
-    form, numbers = headline["form"], {key: _number(headline[key]) for key in ("mean", "low", "high", "reported")}
-    ends = interval(numbers["low"], numbers["high"], form)
-    reported = "–" if math.isnan(numbers["reported"]) else number(numbers["reported"], form)
-    units = " fewer" if form == "percent fewer" else ""
+    """A headline number next to the paper's."""
+    form = headline["form"]
+    mean, low, high, reported = (_number(headline[key]) for key in ("mean", "low", "high", "reported"))
     return {
         "": headline["short"],
-        f"here (preset `{preset}`)": f"{number(numbers['mean'], form)}{ends}{units}",
-        "paper": f"{reported}{units}" if reported != "–" else reported,
+        f"here (preset `{preset}`)": with_direction(mean, low, high, form),
+        "paper": "–" if math.isnan(reported) else with_direction(reported, math.nan, math.nan, form),
         "verdict": "the paper has no number" if headline["verdict"] == NOT_COMPARABLE else headline["verdict"],
     }
 
@@ -155,9 +153,9 @@ def _claims(claims: Iterable[Mapping[str, Any]], record: Mapping[str, Any], link
     counted = ", ".join(f"{count} {verdict}" for verdict, count in record["claims"].items())
     total = sum(record["claims"].values())
     also = (
-        "These are the primary claims and all contradicted ones. *Could show* is the smallest difference or factor "
-        "that this number of blocks shows with a probability of 80 %. A *weak test* passes by construction or with "
-        "nearly every method. "
+        "The table has the primary claims that were run, and all contradicted claims. *Could show* is the smallest "
+        "difference or factor that this number of blocks detects with a probability of 80 %. A *weak test* passes by "
+        "construction or with nearly every method. "
     )
     yield f"{also * bool(rows)}All {total} [claims]({link}): {counted}."
 
