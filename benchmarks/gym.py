@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             lines.append(found)
     print(pd.DataFrame(lines).fillna("").to_markdown(index=False))
     print()
-    others = [{"task": f"`{task}`", "unsupported since": reason} for task, reason in gym.UNSUPPORTED.items()]
+    others = [{"task": f"`{task}`", "unsupported because": reason} for task, reason in gym.UNSUPPORTED.items()]
     print(pd.DataFrame(others).to_markdown(index=False))
 
 
