@@ -306,6 +306,12 @@ def test_one_seed_has_no_interval(folder):
         (lambda run: (run / "manifest.json").write_text("[]"), ["manifest.json", "wrong type", "the whole file"]),
         (lambda run: (run / "manifest.json").write_text("{}"), ["manifest.json", "lacks a key", "fingerprint"]),
         (
+            lambda run: (run / "manifest.json").write_text(
+                '{"fingerprint": "0123", "identity": {"dtype": "bfloat16"}}'
+            ),
+            ["manifest.json", "another precision", "bfloat16", "auto"],
+        ),
+        (
             lambda run: (run / "manifest.json").write_text('{"fingerprint": "0123"}'),
             ["manifest.json", "another configuration", "0123"],
         ),

@@ -5,9 +5,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from redraft.config import Experiments, VerlEngine, run_fingerprint, sampling_fingerprint
+from redraft.config import Experiments, InProcessEngine, VerlEngine, run_fingerprint, sampling_fingerprint
 from redraft.engines.torch import packed
 from redraft.engines.torch.engine import TorchEngine
+from redraft.errors import UserError
+from redraft.files import read_json
+from redraft.layout import Layout
+from redraft.ops.workflow import pace
+from redraft.ops.workflow.dry_run import is_dry
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish, Rollout
@@ -15,7 +20,7 @@ from redraft.train import models
 from redraft.train.local.decoding import Decoding
 from redraft.train.local.learner import Batch, Learner
 from redraft.train.local.trainer import LocalTrainer
-from redraft.train.pretrained.precision import rounded
+from redraft.train.pretrained.precision import dtype_of, rounded
 from tests.test_trainer import ROOT, make_run
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")
@@ -210,3 +215,81 @@ def test_under_verl_precision_is_verl_s():
     assert VerlEngine(dtype="auto")
     with pytest.raises(ValidationError, match="must be auto"):
         VerlEngine(dtype="bfloat16")
+
+
+@pytest.fixture
+def preset_of(folder, monkeypatch):
+    """The preset smoke, anew, with `engine.dtype: fastest`, in a folder of its own."""
+    file = folder / "experiments/presets/smoke.yaml"
+    file.write_text(file.read_text().replace("engine: {kind: torch,", "engine: {kind: torch, dtype: fastest,"))
+    monkeypatch.chdir(folder)
+    return lambda: Experiments().preset("smoke")
+
+
+def taken(ratio, preset_of, monkeypatch):
+    """Start a campaign on a machine where bfloat16 takes this many times float32's time; identity of a run then."""
+    monkeypatch.setattr(pace, "product_ratio", lambda device: ratio)
+    pace.take_precision(preset_of())
+    return Experiments().run("spec_rl/grpo-vanilla", 0, "smoke").identity["dtype"]
+
+
+@pytest.mark.parametrize(("ratio", "dtype"), [(0.5, "bfloat16"), (0.9, "bfloat16"), (0.95, "float32"), (8, "float32")])
+def test_the_faster_precision_is_taken_recorded_and_named_by_the_run(preset_of, monkeypatch, capsys, ratio, dtype):
+    assert taken(ratio, preset_of, monkeypatch) == dtype
+    record = read_json(Layout("smoke").precision)
+    assert (record["dtype"], record["times_float32"]) == (dtype, ratio)
+    assert record["machine"]["cores"] >= 1
+    assert f"engine.dtype: {dtype}; bfloat16 takes {ratio:.2f} of" in capsys.readouterr().err
+    run = Experiments().run("spec_rl/grpo-vanilla", 0, "smoke")
+    assert run.model_dump(mode="json")["engine"]["dtype"] == dtype, "of the manifest"
+    assert dtype_of(run.engine) == getattr(torch, dtype)
+    explicit = preset_of().model_copy(update={"engine": InProcessEngine(dtype=dtype)})
+    assert sampling_fingerprint(preset_of()) == sampling_fingerprint(explicit)
+
+
+def test_a_machine_where_it_is_slow_goes_on_in_the_recorded_precision(preset_of, monkeypatch):
+    assert taken(0.5, preset_of, monkeypatch) == "bfloat16"
+    first = run_fingerprint(Experiments().run("spec_rl/grpo-vanilla", 0, "smoke"))
+    assert taken(8, preset_of, monkeypatch) == "bfloat16"
+    assert run_fingerprint(Experiments().run("spec_rl/grpo-vanilla", 0, "smoke")) == first
+    Layout("smoke").precision.unlink()
+    assert taken(8, preset_of, monkeypatch) == "float32"
+    other = run_fingerprint(Experiments().run("spec_rl/grpo-vanilla", 0, "smoke"))
+    assert other != first, "checkpoints of the one are not those of the other"
+
+
+def test_nothing_is_measured_for_another_choice(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pace, "product_ratio", lambda device: pytest.fail("it was measured"))
+    for dtype in ("auto", "float32", "bfloat16"):
+        preset = EXPERIMENTS.preset("smoke")
+        pace.take_precision(preset.model_copy(update={"engine": InProcessEngine(dtype=dtype)}))
+    assert not Layout("smoke").precision.exists()
+
+
+def test_before_a_precision_is_taken_nothing_computes(preset_of):
+    run = Experiments().run("spec_rl/grpo-vanilla", 0, "smoke")
+    assert run.identity["dtype"] == "fastest"
+    with pytest.raises(UserError, match="has not been taken yet"):
+        dtype_of(run.engine)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"dtype": "float16"}', "{"])
+def test_a_damaged_record_is_one_error(preset_of, text):
+    file = Layout("smoke").precision
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    with pytest.raises(UserError, match=r"precision\.json"):
+        preset_of()
+
+
+def test_a_measured_precision_is_not_promised_to_be_bitwise_and_is_the_in_process_engine_s():
+    with pytest.raises(ValidationError, match="in float32"):
+        InProcessEngine(dtype="fastest", bitwise=True)
+    with pytest.raises(ValidationError, match="must be auto"):
+        VerlEngine(dtype="fastest")
+
+
+@pytest.mark.parametrize(("option", "dry"), [("-n", True), ("-np", True), ("--dry-run", True), ("-p", False)])
+def test_a_dry_run_takes_no_precision(option, dry):
+    assert is_dry(["snakemake", option, "--cores", "2"]) == dry

@@ -248,7 +248,7 @@ def test_a_precision_is_timed_beside_float32_where_no_gpu_computes(monkeypatch):
     assert pace.times_float32("auto") == pace.times_float32("float32") == 1
     assert 0.005 < pace.times_float32("bfloat16") < 50
     seconds = {torch.bfloat16: 0.6, torch.float32: 0.2}
-    monkeypatch.setattr(pace, "_product_seconds", lambda tokens, layer: seconds[layer.dtype])
+    monkeypatch.setattr(pace, "_product_seconds", lambda device, dtype: seconds[dtype])
     assert pace.times_float32.__wrapped__("bfloat16") == pytest.approx(3)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert pace.times_float32.__wrapped__("bfloat16") == 1

@@ -413,6 +413,11 @@ def _set(part, key, value):
 
 DIFFERENCES = {
     "configuration": (lambda m: m.__setitem__("fingerprint", "0"), NOT_COMPARABLE, "another configuration"),
+    "precision": (
+        lambda m: m.update(fingerprint="0", identity=m["identity"] | {"dtype": "bfloat16"}),
+        NOT_COMPARABLE,
+        "another precision: auto, published bfloat16",
+    ),
     "processor": (_set("machine", "processor", "another"), NOT_COMPARABLE, "another processor: "),
     "instructions": (_set("machine", "instructions", "avx"), NOT_COMPARABLE, "another set of instructions: "),
     "torch": (_set("packages", "torch", "1.0"), NOT_COMPARABLE, "another version of torch: "),

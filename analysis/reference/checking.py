@@ -125,7 +125,8 @@ def _runs(
                 content = archive.read(f"{name}/scores.json")
                 SCORES.validate_json(content)
             scores = json.loads(content)
-            own = _Manifest.model_validate(read_manifest(manifest, *_Manifest.model_fields))
+            needed = [name for name, each in _Manifest.model_fields.items() if each.is_required()]
+            own = _Manifest.model_validate(read_manifest(manifest, *needed))
             outcome, reason = _compare_run(own, read_scores(folder), other, scores)
             # A run that was trained since is not among the collected ones.
             if outcome == AGREES and collected and made_from.get(str(manifest)) == sha256(manifest):
@@ -143,6 +144,12 @@ class _Manifest(Typed):
     packages: dict[str, Any]
     inputs: dict[str, Any]
     sha256: dict[str, str]
+    identity: dict[str, Any] = {}
+
+    @property
+    def precision(self) -> str:
+        """`engine.dtype` of the run."""
+        return str(self.identity.get("dtype", "auto"))
 
 
 def _compare_run(
@@ -150,6 +157,8 @@ def _compare_run(
 ) -> tuple[str, str]:
     """Outcome and reason for two runs of a cell and a seed, from their manifests and scores."""
     if own.fingerprint != other.fingerprint:
+        if own.precision != other.precision:
+            return NOT_COMPARABLE, f"another precision: {own.precision}, published {other.precision}"
         return NOT_COMPARABLE, "another configuration"
     for (part, key), name in KINDS.items():
         # Manifests of earlier versions lack some.

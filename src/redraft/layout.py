@@ -104,6 +104,11 @@ class Layout:
         """Folder of frozen copies of the code, each in a folder named by its hash."""
         return self.folder / "code"
 
+    @property
+    def precision(self) -> Path:
+        """Precision that was taken for all runs of the preset (`engine.dtype: fastest`)."""
+        return self.folder / "precision.json"
+
     def model(self, role: str) -> Path:
         """Initial policy in transformers' format."""
         return self.folder / "models" / _part("role", role)

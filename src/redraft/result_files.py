@@ -75,6 +75,7 @@ class Manifest(Typed):
 
     run: str = ""
     fingerprint: str = ""
+    identity: dict[str, Any] = {}
     configuration: dict[str, Any] = {}
     inputs: Hashes = {}
     git: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from redraft.ops.sizing.run_size import RunSizes
 from redraft.ops.slurm.jobs import cancel_whole_call, recognise_all_ends
 from redraft.ops.slurm.feasibility import check_requests
 from redraft.ops.slurm.waiting import watch_queue
-from redraft.ops.workflow import containers, dry_run, job_times
+from redraft.ops.workflow import containers, dry_run, job_times, pace
 from redraft.ops.workflow.code_hash import code_of
 from redraft.ops.workflow.other_owners import check_before_lock, check_no_other_owner
 from redraft.ops.workflow.fit import Fit, cluster_of, record_left_out, submits
@@ -52,6 +52,9 @@ checked(CALL.register_cells)(ROOT)
 IS_FIRST_USE = as_module.is_first_use(workflow)
 if workflow.is_main_process:
     CHECKOUT_HASH = checked(freeze.checkout_hash)(ROOT)
+    if not dry_run.is_dry(sys.argv):
+        checked(lambda: pace.take_precision(Experiments().preset(CALL.preset)))()
+# After that, since a preset has the precision that was taken for it.
 EXPERIMENTS = checked(Experiments)()
 
 

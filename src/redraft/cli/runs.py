@@ -32,11 +32,13 @@ def run(
     from redraft.cli.extras import require_module
     from redraft.config import Experiments, own, variants
     from redraft.layout import Layout, require, require_writable
+    from redraft.ops.workflow import pace
 
     # All that can be wrong is checked before snakemake starts, which takes seconds to say it and less clearly.
     require("Snakefile")
     require_module("snakemake")
     require_writable(Path("results"))
+    pace.take_precision(Experiments().preset(preset))
     experiments, layout, seeds = Experiments(), Layout(preset), variants.seeds_of(seed)
     if name and not settings:
         raise UserError("only a variant can have a name", key="--name", value=name, hint="add --set")

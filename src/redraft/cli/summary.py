@@ -42,6 +42,15 @@ def finished(run: Run, layout: Layout) -> Path:
             raise UserError("this run is not finished", file=file, key="cell", value=cell, hint=f"`{command}`")
     manifest = read_manifest(file := folder / "manifest.json", "fingerprint")
     if manifest["fingerprint"] != (current := run_fingerprint(run)):
+        if (precision := manifest.get("identity", {}).get("dtype", "auto")) != run.engine.dtype:
+            raise UserError(
+                "this run was computed in another precision than the current one",
+                file=file,
+                key="engine.dtype",
+                value=precision,
+                allowed=run.engine.dtype,
+                hint=f"`{command}`",
+            )
         raise UserError(
             "this run belongs to another configuration than the current one",
             file=file,

@@ -22,6 +22,7 @@ from redraft.config.grids import Expanded, expand
 from redraft.config.hyperparameters import HyperparameterFile
 from redraft.config.model import TinyModel, model_file
 from redraft.config.paper_files import PaperFiles
+from redraft.config.precision import with_taken
 from redraft.config.preset import Preset
 from redraft.config.read import check_known, merge, parse, read_yaml, shown
 from redraft.config.reported import Reported
@@ -44,7 +45,7 @@ class Experiments(PaperFiles):
         """Preset with the benchmarks of its protocol, or of another one (`Preset.protocol_of`)."""
         self.check_preset(name)
         file = self._preset(name)
-        preset = parse(Preset, self._with_base(read_yaml(file), file), file)
+        preset = with_taken(parse(Preset, self._with_base(read_yaml(file), file), file), Layout(name).precision)
         # Jobs and paths of results have the name, and find the preset by it.
         if preset.name != name:
             raise UserError(

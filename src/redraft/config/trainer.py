@@ -145,10 +145,11 @@ class EngineSettings(Config):
     """GPUs per node of a training run."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; `auto` selects a GPU if there is one."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "fastest"] = "auto"
     """Precision of the models' computation: `auto` is float32 in the in-process engine and on CPUs, and bfloat16 for
     verl and vLLM on GPUs. With `bfloat16` the in-process trainer keeps weights, gradients and AdamW's moments in
-    float32."""
+    float32. `fastest`, of the in-process engine, is the faster of the two on the machine that starts the first campaign
+    (docs/real-model.md)."""
     threads: int = Field(default=1, ge=1, le=MOST_CPUS)
     """CPU threads; two processes with one thread are faster than one process with two."""
     max_rows: int = Field(default=256, ge=1, le=MOST_ROWS)
@@ -187,7 +188,7 @@ class InProcessEngine(EngineSettings):
 
     @model_validator(mode="after")
     def _reproducible(self) -> "InProcessEngine":
-        if self.bitwise and (self.device == "cuda" or self.dtype == "bfloat16" or self.threads > 1):
+        if self.bitwise and (self.device == "cuda" or self.dtype in ("bfloat16", "fastest") or self.threads > 1):
             message = "bitwise holds in this engine on a CPU with one thread in float32; on GPUs use engine.kind verl"
             raise invalid(message, "false", ("bitwise",), value=True)
         return self

@@ -9,6 +9,7 @@ from typing import Any
 
 from redraft.cli.terminal import filled
 from redraft.config import Preset
+from redraft.config.precision import FASTEST
 from redraft.ops.workflow import pace
 from redraft.ops.workflow.job_times import Sizes, durations, job_graph
 from redraft.ops.workflow.scale import EXAMPLES, LISTED_IN_FULL
@@ -56,6 +57,8 @@ def announce(
         in_image = any(job.container_img_url for job in jobs)
         if runs and preset.engine.gpus and not in_image and not has_gpu_packages():
             times.append("its runs need GPUs, and this environment is for CPUs: `make ENV=gpu` (docs/paper-scale.md)")
+        if preset.engine.dtype == FASTEST:
+            times.append("the first call that is no dry run measures which precision is faster (docs/real-model.md)")
         if runs and (ratio := pace.times_float32(preset.engine.dtype)) > SLOW_RATIO:
             times.append(
                 f"{preset.engine.dtype} takes {ratio:.1f} times as long as float32 on this processor; "
@@ -69,6 +72,11 @@ def announce(
     for handler in workflow.logger_manager.get_log_handlers():
         if hasattr(handler, "end_dry_run"):
             handler.end_dry_run(summarise)
+
+
+def is_dry(arguments: Sequence[str]) -> bool:
+    """True if a command line has one of the options `DRY`, also as a letter of several (`-np`)."""
+    return any(argument in DRY or _without_n(argument) != argument for argument in arguments)
 
 
 def has_gpu_packages() -> bool:

@@ -5,6 +5,15 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from redraft.config import Preset
+from redraft.config.precision import FASTEST
+from redraft.files import write_json
+from redraft.layout import Layout
+from redraft.messages import echo
+from redraft.provenance import machine
+
+FASTER = 0.9
+"""Share of float32's time up to which bfloat16 is taken: its rounding has to be worth something."""
 REPEATS = 5
 """Number of repetitions; the shortest counts, since it was interrupted least."""
 
@@ -52,20 +61,53 @@ def times_float32(dtype: str) -> float:
     if dtype != "bfloat16":
         return 1.0
     import torch  # not at the top: the import takes two seconds
+
+    return 1.0 if torch.cuda.is_available() else product_ratio("cpu")
+
+
+def product_ratio(device: str) -> float:
+    """Ratio of a matrix product's time in bfloat16 to its time in float32, on one thread of a processor or on a GPU.
+
+    Args:
+        device: `cpu`, `cuda`, or `auto`: a GPU if there is one.
+    """
+    import torch
     from threadpoolctl import threadpool_limits
 
-    if torch.cuda.is_available():
-        return 1.0
+    on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    place = torch.device("cuda" if on_gpu else "cpu")
     with threadpool_limits(1):
-        bfloat16, float32 = (
-            _product_seconds(torch.ones(512, 576, dtype=precision), torch.ones(1536, 576, dtype=precision).T)
-            for precision in (torch.bfloat16, torch.float32)
-        )
+        bfloat16, float32 = (_product_seconds(place, precision) for precision in (torch.bfloat16, torch.float32))
     return bfloat16 / float32
 
 
-def _product_seconds(tokens: Any, layer: Any) -> float:
-    return min(_seconds(lambda: tokens @ layer) for _ in range(1 + REPEATS))  # one more to warm up
+def take_precision(preset: Preset) -> None:
+    """Measure and record the precision that `engine.dtype: fastest` stands for, unless the preset has one.
+
+    Every later call reads it, on any machine: all runs of a preset compute in one precision. bfloat16 is taken if its
+    product takes at most `FASTER` of float32's time.
+    """
+    record = Layout(preset.name).precision
+    if preset.engine.dtype != FASTEST or record.exists():
+        return
+    ratio = product_ratio(preset.engine.device)
+    dtype = "bfloat16" if ratio <= FASTER else "float32"
+    write_json(record, {"dtype": dtype, "times_float32": ratio, "machine": machine()})
+    echo(f"engine.dtype: {dtype}; bfloat16 takes {ratio:.2f} of float32's time here ({record})", err=True)
+
+
+def _product_seconds(device: Any, dtype: Any) -> float:
+    import torch
+
+    tokens = torch.ones(512, 576, dtype=dtype, device=device)
+    layer = torch.ones(1536, 576, dtype=dtype, device=device).T
+
+    def work() -> None:
+        _ = tokens @ layer
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return min(_seconds(work) for _ in range(1 + REPEATS))  # one more to warm up
 
 
 def scaled(seconds: dict[str, float], work: float, dtype: str = "auto") -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from redraft.config.precision import FASTEST, not_taken
 from redraft.config.trainer import EngineSettings
 
 DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -17,7 +18,13 @@ DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfl
 
 
 def dtype_of(engine: EngineSettings) -> torch.dtype:
-    """Compute type of the in-process engine."""
+    """Compute type of the in-process engine.
+
+    Raises:
+        UserError: for `fastest`, for which the preset has no recorded precision.
+    """
+    if engine.dtype == FASTEST:
+        raise not_taken()
     return DTYPES[engine.dtype]
 
 
