@@ -1,4 +1,4 @@
-"""`redraft advise`: which cheap rollout saves how much, from a run's rollouts and a roofline (docs/advise.md)."""
+"""`redraft advise`: predicted savings of cheap rollouts, from a run's rollouts and a roofline (docs/advise.md)."""
 
 import math
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from redraft.lab.advise.ranking import Interval
 
 LEGEND = (
-    "seconds: of one step's rollout; saved: share of plain decoding's seconds; passes: forward passes until the last "
-    "response ends; in brackets: 95 % interval over prompts, by the bootstrap."
+    "seconds: of one step's rollout; saved: saved share of plain decoding's seconds; passes: forward passes until the "
+    "last response ends; in brackets: 95 % interval over prompts, by the bootstrap."
 )
 LEFT_OUT = (
-    "The roofline leaves out sampling, scheduling, padding of blocks, building indices of earlier rollouts, and "
+    "The roofline does not include sampling, scheduling, padding of blocks, building indices of earlier rollouts, and "
     "prefixes that responses of a prompt share. All responses of a batch start at once. Drafts are verified whole, and "
     "drafters propose in every pass. Later epochs may drift less or more than these two (docs/advise.md)."
 )
@@ -31,30 +31,30 @@ LEFT_OUT = (
 def advise(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run without reuse.")],
     roofline: Annotated[
-        str, typer.Option(help="Device: a100, h100, or a file of `redraft calibrate` (docs/advise.md).")
+        str, typer.Option(help="Device: a100, h100, or a file that `redraft calibrate` wrote (docs/advise.md).")
     ] = "a100",
     model: Annotated[
-        Path | None, typer.Option(help="Folder or config.json of another model that has the same responses.")
+        Path | None, typer.Option(help="Predict for another model with the same responses: its folder or config.json.")
     ] = None,
     epoch: Annotated[
-        int | None, typer.Option(help="Epoch whose responses are replayed, counted from 0; the last if empty.", min=1)
+        int | None, typer.Option(help="Epoch to replay, counted from 0; the last one if empty.", min=1)
     ] = None,
     prompts: Annotated[
-        int | None, typer.Option(help="Prompts whose responses decode at once; those of a step if empty.", min=1)
+        int | None, typer.Option(help="Prompts whose responses decode at once; as in a step if empty.", min=1)
     ] = None,
     lenience: Annotated[str, typer.Option(help="Lenience of the published rule.")] = "e^0.5",
-    draft_length: Annotated[int, typer.Option(help="Most proposals of a drafter in a pass.", min=1, max=64)] = 7,
-    longest: Annotated[int, typer.Option(help="Longest context that is matched, tokens.", min=1)] = 16,
-    shortest: Annotated[int, typer.Option(help="Shortest context that is matched, tokens.", min=1)] = 2,
-    lookup: Annotated[float, typer.Option(help="Time to look a context up, microseconds.", min=0)] = 10.0,
+    draft_length: Annotated[int, typer.Option(help="Most tokens that a drafter proposes per pass.", min=1, max=64)] = 7,
+    longest: Annotated[int, typer.Option(help="Longest context that a drafter matches, tokens.", min=1)] = 16,
+    shortest: Annotated[int, typer.Option(help="Shortest context that a drafter matches, tokens.", min=1)] = 2,
+    lookup: Annotated[float, typer.Option(help="Time of one lookup of a context, microseconds.", min=0)] = 10.0,
     with_policies: Annotated[
-        bool, typer.Option("--policies/--no-policies", help="Use saved policies, or tokens and log-probs alone.")
+        bool, typer.Option("--policies/--no-policies", help="Acceptance from saved policies, or from tokens only.")
     ] = True,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device of saved policies.")] = "auto",
-    csv: Annotated[Path | None, typer.Option(help="Also write all rows to this file.")] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device for the saved policies.")] = "auto",
+    csv: Annotated[Path | None, typer.Option(help="Also write all rows to this CSV file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Advise which cheap rollout to use: predicted seconds of each, from two epochs of a run without reuse."""
+    """Predict how long a step's rollout takes with each cheap method, from two epochs of a run without reuse."""
     from redraft.lab.advise.advice import advice
     from redraft.lab.advise.replayed import Matching
     from redraft.lab.advise.work import Device

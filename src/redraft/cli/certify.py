@@ -23,32 +23,32 @@ GENERATE = "generate"
 
 def certify(
     sampler: Annotated[str, typer.Argument(help="MODULE:NAME of a function, a server's URL up to /v1, or `generate`.")],
-    policy: Annotated[str, typer.Option(help="Folder of a model, MODULE:NAME of a policy, or a server's URL.")],
-    prompts: Annotated[Path, typer.Option(help="JSON lines: each a list of token ids, or a text.")],
-    samples: Annotated[int, typer.Option(help="Responses to each prompt in a call.", min=1)] = 32,
-    max_tokens: Annotated[int, typer.Option(help="Longest response.", min=1)] = 32,
-    calls: Annotated[int, typer.Option(help="Calls of the sampler with all prompts.", min=1)] = 2,
+    policy: Annotated[str, typer.Option(help="Reference: a model's folder, MODULE:NAME, or a server's URL.")],
+    prompts: Annotated[Path, typer.Option(help="File of JSON lines; each is a list of token ids or a text.")],
+    samples: Annotated[int, typer.Option(help="Responses per prompt in a call.", min=1)] = 32,
+    max_tokens: Annotated[int, typer.Option(help="Longest response, tokens.", min=1)] = 32,
+    calls: Annotated[int, typer.Option(help="Number of calls of the sampler, each with all prompts.", min=1)] = 2,
     temperature: Annotated[float, typer.Option(help="Temperature that the sampler should have.", min=0.01)] = 1.0,
     reported_temperature: Annotated[
-        float | None, typer.Option(help="Temperature of reported log-probabilities; 1 for servers.", min=0.01)
+        float | None, typer.Option(help="Temperature of reported log-probabilities; 1 for servers if empty.", min=0.01)
     ] = None,
     level: Annotated[float, typer.Option(help="Largest probability with which an exact sampler fails.")] = 1e-4,
     tolerance: Annotated[float, typer.Option(help="Accepted mean error of reported log-probabilities, nats.")] = 0.05,
-    resolution: Annotated[float, typer.Option(help="Relative error of the temperature that has to be found.")] = 0.1,
+    resolution: Annotated[float, typer.Option(help="Relative error of the temperature that must be detectable.")] = 0.1,
     other: Annotated[
-        list[str] | None, typer.Option(help="A policy that it might sample from by mistake, as --policy.")
+        list[str] | None, typer.Option(help="Policy that the sampler might use by mistake; as --policy, repeatable.")
     ] = None,
     parameter: Annotated[
-        list[str] | None, typer.Option(help="key=value of each request to a server, or of `generate`.")
+        list[str] | None, typer.Option(help="key=value for each request to a server or for `generate`; repeatable.")
     ] = None,
-    end_tokens: Annotated[str, typer.Option(help="Token ids that end a response, if --policy is a server.")] = "",
-    model: Annotated[str, typer.Option(help="The model's name at a server; its first one if empty.")] = "",
-    top: Annotated[int, typer.Option(help="Most probable tokens that a server's policy reports.", min=1)] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the tests' own random numbers.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Also write the certificate to a JSON file.")] = None,
+    end_tokens: Annotated[str, typer.Option(help="Comma-separated ids of end tokens, if --policy is a server.")] = "",
+    model: Annotated[str, typer.Option(help="Name of the model at a server; the server's first one if empty.")] = "",
+    top: Annotated[int, typer.Option(help="Most probable tokens that a server as --policy reports.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the tests' random numbers.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Also write the certificate to this JSON file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test whether a sampler samples from a policy's distribution; exit code 1 if it does not pass."""
+    """Test whether a sampler samples from a policy's distribution. Exit code 1 unless it passes."""
     from redraft.certify import Verdict
     from redraft.certify import certify as make
 

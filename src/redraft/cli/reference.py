@@ -23,13 +23,13 @@ SHOWN = 20
 
 
 def publish(
-    paper: Annotated[str, typer.Argument(help="Folder under experiments/.")],
+    paper: Annotated[str, typer.Argument(help="Paper: a folder under experiments/.")],
     preset: Preset = DEFAULT_PRESET,
-    archives: Annotated[Path, typer.Option(help="Folder for the archive of rollouts, generations and grades.")] = Path(
-        "build/reference"
-    ),
+    archives: Annotated[
+        Path, typer.Option(help="Folder for the archive of all rollouts, generations and grades.")
+    ] = Path("build/reference"),
 ) -> None:
-    """Pack the finished campaign of a paper into results/reference, and write results/README.md and README.md."""
+    """Publish a paper's finished runs in results/reference, and update results/README.md and README.md."""
     from redraft.analysis.reference.packing import publish as pack
     from redraft.analysis.reference.page import require_marks, write_page, write_summary
     from redraft.analysis.reference.published import REFERENCE

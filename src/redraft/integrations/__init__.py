@@ -1,1 +1,1 @@
-"""This project's methods inside other people's trainers."""
+"""This project's methods inside other trainers: TRL and verl."""

@@ -1,4 +1,4 @@
-"""A bounded memory of rollouts for trainers that pass prompts as tokens and do not number them."""
+"""A bounded memory of rollouts for trainers whose prompts have tokens but no numbers."""
 
 import hashlib
 from array import array
@@ -21,12 +21,12 @@ ROLLOUTS, INDEX = "rollouts.arrow", "index.json"
 
 @dataclass
 class _Known:
-    """A prompt of which something is stored.
+    """A prompt with stored responses.
 
     Attributes:
-        number: in the memory; never used again for another prompt.
-        visits: number of times that it was rolled out since it is known.
-        tokens: response tokens that are stored.
+        number: of the prompt in the memory; never used again for another prompt.
+        visits: number of rollouts of the prompt since it was first stored.
+        tokens: number of stored response tokens.
     """
 
     number: int
@@ -35,7 +35,7 @@ class _Known:
 
 
 class _Index(Config):
-    """Content of the index: everything beside the rollouts, and the hash of their file."""
+    """Content of the index file: everything but the rollouts, and the hash of their file."""
 
     owner: dict[str, Any]
     retention: Retention
@@ -49,15 +49,15 @@ class _Index(Config):
 class PromptMemory:
     """Earlier rollouts by the tokens of their prompts.
 
-    A prompt is known by a hash of its tokens, so a changed prompt is another one and has no drafts.
+    A prompt is identified by a hash of its tokens, so a changed prompt has no drafts.
 
     Args:
-        retention: what is kept of each prompt.
-        most_tokens: response tokens that are stored at most; beyond it the prompts that were not rolled out for the
-            longest time are forgotten.
+        retention: rollouts that are kept of each prompt.
+        most_tokens: largest number of stored response tokens; above it the least recently rolled out prompts are
+            dropped.
 
     Attributes:
-        memory: the rollouts, by the numbers of `tasks`.
+        memory: the rollouts, by the prompt numbers that `tasks` returns.
         counters: counters that are saved with the memory.
     """
 
@@ -67,17 +67,17 @@ class PromptMemory:
         self._next_number, self._known = 0, dict[str, _Known]()
 
     def __len__(self) -> int:
-        """Response tokens that are stored."""
+        """Number of stored response tokens."""
         return sum(known.tokens for known in self._known.values())
 
     def tasks(self, prompts: Iterable[Sequence[int]]) -> dict[int, tuple[Task, list[int]]]:
-        """Tasks that roll out these prompts, by the prompt's number.
+        """Rollout tasks for these prompts, by prompt number.
 
         Args:
-            prompts: tokens of the prompt of each response to make. Equal prompts are one task with several samples.
+            prompts: prompt tokens of each requested response. Equal prompts become one task with several samples.
 
         Returns:
-            for each prompt its task, and the indices in `prompts` of the task's samples, in order.
+            for each prompt number, the task and the indices in `prompts` of its samples, in order.
         """
         rows: dict[str, list[int]] = {}
         for row, prompt in enumerate(prompts):
@@ -92,7 +92,7 @@ class PromptMemory:
         return found
 
     def put(self, groups: Iterable[Group]) -> None:
-        """Store the groups of all tasks that `tasks` gave last, and forget what is beyond the bound."""
+        """Store the groups of all tasks of the last call of `tasks`, and drop prompts above the token limit."""
         by_number = {known.number: known for known in self._known.values()}
         for group in groups:
             self.memory.put(group)
@@ -106,10 +106,10 @@ class PromptMemory:
                 del self._known[name]
 
     def save(self, folder: Path, owner: dict[str, Any]) -> None:
-        """Write everything into a folder.
+        """Write the memory into a folder.
 
         Args:
-            owner: what the rollouts belong to, as JSON; `load` requires the same.
+            owner: identity of model and tokenizer, as JSON; `load` requires the same.
         """
         folder.mkdir(exist_ok=True)
         # A crash between the two files leaves a hash that does not fit, which `load` reports.
@@ -126,11 +126,10 @@ class PromptMemory:
 
     @classmethod
     def load(cls, folder: Path, owner: dict[str, Any], retention: Retention, most_tokens: int) -> "PromptMemory":
-        """Read what `save` wrote.
+        """Read a memory that `save` wrote.
 
         Raises:
-            UserError: if a file is missing or damaged, or the memory belongs to something else or was kept for
-                another rule.
+            UserError: if a file is missing or damaged, or if the memory has another owner or retention.
         """
         file = folder / INDEX
         try:

@@ -1,9 +1,9 @@
-"""A rollout function for TRL's GRPOTrainer that reuses the responses of the last epoch pass.
+"""A rollout function for TRL's GRPOTrainer that reuses the responses of the last epoch.
 
 TRL (1.16, `GRPOTrainer._generate`) calls `rollout_func(prompts, trainer)` with the prompts of a whole generation batch,
-each repeated for every response to make (`RepeatSampler`: `num_generations` times in a row), and takes one response for
-each. It calls once per `steps_per_generation * num_iterations` micro-batches, so a response that is trained on several
-times is one rollout here. In evaluation it calls once per batch, with `trainer.model` in evaluation mode.
+each repeated `num_generations` times in a row (`RepeatSampler`), and takes one response for each. It calls once per
+`steps_per_generation * num_iterations` micro-batches, so a response that is trained on several times is one rollout
+here. In evaluation it calls once per batch, with `trainer.model` in evaluation mode.
 """
 
 import logging
@@ -53,7 +53,7 @@ ALLOWED: Mapping[str, tuple[object, ...]] = {
     "use_vllm": (False,),
     "use_transformers_continuous_batching": (False,),
 }
-"""Settings of a GRPOConfig that the engine cannot follow, and their values that ask for nothing."""
+"""Settings of a GRPOConfig that the engine does not support, and their neutral values."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,22 +61,24 @@ logger = logging.getLogger(__name__)
 class ReuseRollout(TrainerCallback):
     """Rollout function of a GRPOTrainer: `GRPOTrainer(..., rollout_func=ReuseRollout("one_hot"))`.
 
-    Responses are sampled by the in-process engine from `trainer.model` itself, at the configuration's temperature. In
-    training, a response to the same prompt tokens from the last pass is the draft of the response with the same index;
-    evaluation has no drafts. The function adds itself to the trainer's callbacks, writes its memory into each
-    checkpoint, and reads it when training resumes.
+    The in-process engine samples responses from `trainer.model`, at the configuration's temperature. In training, the
+    draft of a prompt's i-th response is its i-th response in the last call with the same prompt tokens; evaluation has
+    no drafts. The function adds itself to the trainer's callbacks, writes its memory into each checkpoint, and reads it
+    when training resumes.
 
     Args:
-        rule: `one_hot`, `block` and `residual` are exact: responses have the policy's distribution. `published`
-            (SPEC-RL) and `random` are not. `none` has no drafts.
-        most_tokens: response tokens that are stored at most, 12 bytes each and 8 more for each of the rule's `top`.
-        most_rows: responses that are decoded at once.
+        rule: With `one_hot` responses have the policy's distribution; with `block` and `residual` they have it for
+            drafts that the policy was not trained on. `published` (SPEC-RL) and `random` are not exact. `none` has no
+            drafts.
+        most_tokens: largest number of stored response tokens. A token takes 12 bytes, and 8 more for each of the
+            rule's `top`.
+        most_rows: largest number of responses that decode at once.
         resume_from: the checkpoint that training resumes from, if it is not `checkpoint-STEP` in `output_dir`.
         settings: the rule's settings, such as `fresh_every`, `top` or `lenience`.
 
     Raises:
-        UserError: for an unknown rule or setting; in the first call for a trainer whose distribution the engine cannot
-            sample, and for a memory of another model, tokenizer or rule.
+        UserError: for an unknown rule or setting. In the first call: for a setting of the trainer that the engine does
+            not support, and for a memory of another model, tokenizer or rule.
     """
 
     def __init__(
@@ -100,10 +102,10 @@ class ReuseRollout(TrainerCallback):
         self._begun = False
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list]:
-        """Respond to each prompt.
+        """Sample a response to each prompt.
 
         Args:
-            prompts: texts or conversations, one for each response.
+            prompts: texts or conversations, one per response.
             trainer: a GRPOTrainer.
 
         Returns:
@@ -216,7 +218,7 @@ class ReuseRollout(TrainerCallback):
         self._begun = True
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Let the next rollout read the memory that belongs to the trainer's step."""
+        """Let the next rollout read the memory of the trainer's step."""
         self._begun = False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -226,10 +228,10 @@ class ReuseRollout(TrainerCallback):
 
 
 def check_trainer(trainer: Any) -> None:
-    """Reject a trainer whose distribution the engine would not sample from.
+    """Reject trainers with settings that the engine does not support.
 
     Raises:
-        UserError: with the first setting that it cannot follow.
+        UserError: with the first such setting.
     """
     args, model, accelerator = trainer.args, trainer.model, trainer.accelerator
     for key, allowed in ALLOWED.items():
@@ -276,9 +278,9 @@ def metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Metrics of a batch.
 
     Returns:
-        `saved_tokens`: kept tokens of drafts, which were not sampled again; `decoded_tokens`: sampled ones;
-        `verified_tokens`: tokens of drafts that were scored; `drafts`: share of responses that had a draft; and where
-        there is one, `kept_share`: share of the drafts' tokens that was kept, and `mean_cut`: mean kept tokens.
+        `saved_tokens`: kept tokens of drafts; `decoded_tokens`: sampled tokens; `verified_tokens`: scored tokens of
+        drafts; `drafts`: share of responses with a draft. If there are drafts, also `kept_share`: share of the drafts'
+        tokens that was kept, and `mean_cut`: kept tokens per draft.
     """
     kept, drafted = (sum(getattr(r, name) for r in rollouts) for name in ("prefix_length", "draft_length"))
     drafts = sum(r.draft_length > 0 for r in rollouts)

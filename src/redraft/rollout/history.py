@@ -1,4 +1,4 @@
-"""Responses to each prompt in its last passes, as a drafter searches them; the prompt is known by its tokens."""
+"""Responses of each prompt's last passes, which the suffix drafter searches; prompts are identified by their tokens."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,11 +19,11 @@ SCHEMA = pa.schema(
 class ResponseHistory:
     """The responses of each prompt's last `window` passes.
 
-    A pass of a prompt is a training rollout of it, whatever the epoch: a prompt that was skipped keeps its responses.
-    Content is bounded by the window: four bytes per token.
+    A pass of a prompt is one training rollout of it. Epochs in which a prompt is skipped do not count, so it keeps its
+    responses. A response takes four bytes per token.
 
     Args:
-        window: passes that are kept, 1 or more.
+        window: number of passes that are kept, 1 or more.
     """
 
     def __init__(self, window: int) -> None:
@@ -38,17 +38,17 @@ class ResponseHistory:
         return sum(len(r) for passes in self._passes.values() for responses in passes for r in responses)
 
     def add(self, prompt: Sequence[int], responses: Sequence[np.ndarray]) -> None:
-        """Add the responses of a pass, int32 (n,) each, and drop the passes before the window."""
+        """Add the responses of a pass, int32 (n,) each, and drop passes that are no longer in the window."""
         passes = self._passes.setdefault(tuple(map(int, prompt)), [])
         passes.append([np.array(response, dtype=np.int32) for response in responses])
         del passes[: -self.window]
 
     def passes(self, prompt: Sequence[int]) -> list[list[np.ndarray]]:
-        """Responses of a prompt's kept passes, the oldest first."""
+        """Responses of a prompt's kept passes, oldest first."""
         return self._passes.get(tuple(prompt), [])
 
     def save(self, file: Path) -> None:
-        """Write everything to one Arrow file, atomically."""
+        """Write the history to an Arrow file, atomically."""
         columns = list(zip(*self._lines(), strict=True)) or [(), (), ()]
         table = pa.table([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
         with (

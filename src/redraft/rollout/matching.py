@@ -1,14 +1,14 @@
-"""Proposals by matching: the tokens that followed the same context before, in other sequences or in this one.
+"""Proposals by matching: tokens that followed the same context before, in other sequences or in the same one.
 
 `SuffixIndex` is a suffix automaton over several sequences (Blumer et al., 1985, "The smallest automaton recognizing the
-subwords of a text"): its states are the classes of strings that end at the same positions. It has at most two states
-per token, so long responses cost linear memory. Looking a context up takes time proportional to the tokens looked at,
+subwords of a text"): each state is a class of strings that end at the same positions. It has at most two states per
+token, so its memory is linear in the number of tokens. A lookup takes time linear in the length of the context,
 whatever the number of sequences. SRT (arXiv 2601.09083), DAS (arXiv 2511.13841) and vLLM's suffix decoding use suffix
 trees for the same purpose.
 
-`ngram_proposal` looks in the context itself (prompt lookup decoding).
+`ngram_proposal` searches the context itself (prompt lookup decoding).
 
-Both are deterministic functions of tokens, and need neither torch nor an engine.
+Both are deterministic functions of tokens. They need neither torch nor an engine.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ ROOT = 0
 
 
 class SuffixIndex:
-    """All substrings of several sequences, with the number of their occurrences.
+    """All substrings of several sequences, with their numbers of occurrences.
 
     Attributes:
-        sequences: epoch and tokens of each kept sequence, in the order of their addition. An index that is built from
-            these again makes the same proposals.
-        tokens: number of kept tokens.
+        sequences: epoch and tokens of each sequence, in the order in which they were added. An index that is built
+            again from these makes the same proposals.
+        tokens: number of tokens of the sequences.
     """
 
     sequences: list[tuple[int, list[int]]]
@@ -45,7 +45,7 @@ class SuffixIndex:
         """Add a sequence.
 
         Args:
-            epoch: in which it was sampled; see `forget`.
+            epoch: epoch in which the sequence was sampled, for `forget`.
         """
         sequence = [int(token) for token in tokens]
         self.sequences.append((epoch, sequence))
@@ -60,7 +60,7 @@ class SuffixIndex:
                 suffix = self._link[suffix]
 
     def forget(self, before: int) -> None:
-        """Forget the sequences of epochs before this one."""
+        """Remove the sequences of epochs before `before`."""
         kept = [(epoch, tokens) for epoch, tokens in self.sequences if epoch >= before]
         if len(kept) < len(self.sequences):
             self.sequences = []
@@ -73,16 +73,16 @@ class SuffixIndex:
     ) -> list[int]:
         """Up to n tokens that may follow a context.
 
-        The longest suffix of the context that some sequence continues is taken. Each proposed token is the one that
-        followed most often what precedes it, of equally frequent ones the one that did so last.
+        The longest suffix of the context that some sequence continues is matched. Each proposed token is the one that
+        followed the matched tokens most often; of equally frequent ones, the one that followed them last.
 
         Args:
-            context: tokens so far, the last `longest` of which are looked at.
+            context: tokens so far; only the last `longest` are used.
             n: largest number of proposed tokens.
-            longest: largest length of a suffix, tokens.
-            shortest: smallest length of a suffix, 1 or more; nothing is proposed without a match of this length.
-            least_share: proposals end before the token at which the share of the matched occurrences that continue with
-                all proposed tokens falls below this.
+            longest: largest length of a match, tokens.
+            shortest: smallest length of a match, tokens, 1 or more; without such a match nothing is proposed.
+            least_share: smallest share of the matched occurrences that continue with all proposed tokens; a proposal
+                ends before the share falls below it.
         """
         state, length = self._match(context[max(len(context) - longest, 0) :])
         while state != ROOT and not self._next[state]:  # occurs at ends of sequences only
@@ -148,14 +148,16 @@ class SuffixIndex:
 
 
 def ngram_proposal(context: Sequence[int], n: int, longest: int, shortest: int = 1) -> list[int]:
-    """The n tokens that followed the most recent earlier occurrence of the longest suffix of the context that has one.
+    """The n tokens after the most recent earlier occurrence of the context's end.
 
-    If fewer than n tokens followed so far, the proposal goes on with its own tokens, as a repeating context does.
+    The function matches the longest suffix of the context that occurred before. If fewer than n tokens follow it, the
+    proposal continues with its own tokens, as a repetition would.
 
     Args:
-        context: tokens so far, the prompt included.
-        longest: largest length of a suffix, tokens; of longer ones only the end is compared.
-        shortest: smallest length of a suffix, 1 or more; nothing is proposed without a match of this length.
+        context: tokens so far, including the prompt.
+        n: number of proposed tokens; none are proposed without a match.
+        longest: largest length of a match, tokens.
+        shortest: smallest length of a match, tokens, 1 or more.
     """
     backwards = list(context)[::-1]
     best, distance, at = max(shortest, 1) - 1, 0, 0

@@ -1,16 +1,17 @@
-"""A learned drafter: a small head on the policy's last hidden state, which proposes several tokens in turn.
+"""A learned drafter: a small head on the policy's last hidden state that proposes several tokens, one after another.
 
-Each step takes the state before a token and the token's embedding, and predicts the state after it, from which the
-policy's own output layer gives the distribution of the next token. The first state is the policy's; the following ones
-are the head's own. Embedding and output layer are the policy's, and the head sees no other context, so it has no cache.
+Each step takes the hidden state before a token and the token's embedding, and predicts the hidden state after it. The
+policy's output layer turns this into the distribution of the next token. The first state is the policy's; later ones
+are the head's predictions. Embedding and output layer are the policy's. The head has no other input, so it needs no
+cache.
 
-The head samples its proposals by the random numbers with which the policy will sample at the same positions, so that
-similar distributions propose what the policy samples. Verification is by agreement: whatever the head has learnt, the
-tokens are those of plain decoding.
+The head samples its proposals with the random numbers that the policy will use at the same positions, so that similar
+distributions give equal tokens. Verification is by agreement: whatever the head has learnt, the tokens are those of
+plain decoding.
 
-Sources: EAGLE (arXiv 2401.15077) predicts features from features and shifted tokens; EAGLE-3 (arXiv 2503.01840) trains
-on the head's own predictions; the fusion of two normalised halves is that of DeepSeek-V3's multi-token prediction
-(arXiv 2412.19437, section 2.2). Unlike these the head has no attention.
+Sources: like EAGLE (arXiv 2401.15077) the head predicts states from states and shifted tokens; like EAGLE-3
+(arXiv 2503.01840) it is trained on its own predictions; like DeepSeek-V3's multi-token prediction (arXiv 2412.19437,
+section 2.2) it concatenates the normalised state and embedding. Unlike these it has no attention.
 
 Shapes: B rows, T positions, H hidden size, V vocabulary.
 """
@@ -29,13 +30,13 @@ from redraft.engines.torch.speculation import Block, Drafter, Proposals, Specula
 
 
 class DraftHead(nn.Module):
-    """Predicts the next hidden state; float32.
+    """Network that predicts the next hidden state; float32.
 
     Args:
         hidden: size of the policy's hidden states, H.
-        vocabulary: of the policy; kept in the state, so that a head of another vocabulary is noticed.
-        width: of the feed-forward layer, as a multiple of the hidden size.
-        generator: of the initial weights.
+        vocabulary: size of the policy's vocabulary; saved with the weights, so that another size is an error.
+        width: width of the feed-forward layer, as a multiple of the hidden size.
+        generator: random generator of the initial weights.
     """
 
     vocabulary: torch.Tensor
@@ -55,13 +56,17 @@ class DraftHead(nn.Module):
                 layer.weight.normal_(0, layer.in_features**-0.5, generator=generator)
 
     def forward(self, states: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
-        """States (..., H) after tokens, from the states before them and their embeddings, all of one shape."""
+        """Hidden states (..., H) after tokens, from the states before them and their embeddings, both of this shape."""
         fused = self.fuse(torch.cat((self.state_norm(states), self.token_norm(embedded)), -1))
         inner = self.inner_norm(fused)
         return self.output_norm(fused + self.down(silu(self.gate(inner)) * self.up(inner)))
 
     def load_state_dict(self, state_dict: Any, *args: Any, **options: Any) -> Any:
-        """Load weights; raises a RuntimeError for those of another shape or vocabulary."""
+        """Load weights.
+
+        Raises:
+            RuntimeError: for weights of another shape or vocabulary.
+        """
         own, other = int(self.vocabulary), state_dict.get("vocabulary")
         result = super().load_state_dict(state_dict, *args, **options)
         if other is None or int(other) != own:
@@ -70,15 +75,15 @@ class DraftHead(nn.Module):
 
 
 class HeadDrafter(Drafter):
-    """Proposes by a head.
+    """Drafter with a learned head.
 
     Args:
         model: the policy, in the engine's precision.
-        width: as of `DraftHead`.
-        generator: of the head's initial weights, on the CPU.
+        width: see `DraftHead`.
+        generator: random generator of the head's initial weights, on the CPU.
 
     Attributes:
-        failed: true once the head's training gave a number that is not finite; nothing is proposed from then on.
+        failed: whether the head's training had a loss or gradient that is not finite. From then on nothing is proposed.
     """
 
     reads_hidden = True
@@ -91,11 +96,11 @@ class HeadDrafter(Drafter):
         self._states: dict[DecodeRequest, torch.Tensor] = {}
 
     def begin(self) -> None:
-        """Forget the states of the last rollout."""
+        """Drop the hidden states of the last rollout."""
         self._states.clear()
 
     def propose(self, engine: SpeculativeEngine, block: Block, count: int) -> Proposals | None:
-        """`count` proposals of each row whose last hidden state is known: that is, not in its first pass."""
+        """Up to `count` proposals of each row with a known hidden state; a row in its first pass has none."""
         known = [request in self._states for request in block.requests]
         if self.failed or not any(known):
             return None
@@ -120,7 +125,7 @@ class HeadDrafter(Drafter):
         return self._model.get_input_embeddings()(tokens).float()
 
     def observe(self, requests: Sequence[DecodeRequest], hidden_BH: torch.Tensor) -> None:
-        """Keep the hidden states of the rows."""
+        """Store the hidden states of the rows."""
         self._states = dict(zip(requests, hidden_BH.unbind(), strict=True))
 
 
@@ -132,11 +137,18 @@ def head_losses(
     mask_BT: torch.Tensor,
     steps: int,
 ) -> Iterator[torch.Tensor]:
-    """Sum of the cross-entropies of the head's distributions from the policy's, nats, for each of `steps` proposals.
+    """Cross-entropy of the policy's and the head's distributions, summed over positions, nats; one for each proposal.
 
     Args:
-        hidden_BTH: the policy's hidden states of the tokens.
+        drafter: has the head that is trained.
+        output: the policy's output layer.
+        hidden_BTH: the policy's hidden states at the tokens.
+        tokens_BT: int64.
         mask_BT: bool, true for a token of a response.
+        steps: number of proposals.
+
+    Returns:
+        a scalar for each of the `steps` proposals.
     """
     states_BTH, embedded_BTH = hidden_BTH.float(), drafter.embedded(tokens_BT)
     for step in range(1, steps + 1):

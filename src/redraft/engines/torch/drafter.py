@@ -1,17 +1,17 @@
-"""The policy as its own drafter: quantised feed-forward and attention projections, everything else shared.
+"""The policy as its own drafter: with quantised feed-forward and attention projections, and all other weights shared.
 
-A block takes n passes of the drafter, one token each. The drafter uses the policy's cache: it attends to the policy's
-keys and values, and its own occupy the slots of its proposals until verification overwrites them.
+A block takes n forward passes of the drafter, one token each. The drafter uses the policy's cache: it attends to the
+policy's keys and values, and its own occupy the slots of its proposals until verification overwrites them.
 
 The drafter has no trained parameters: `refresh` quantises the policy's current weights into the same tensors. Quantised
-weights are stored as floats here ("fake-quantised"): they propose the same tokens as packed ones would, but save no
+weights are stored as floats here ("fake-quantised"). They propose the same tokens as packed weights would, but save no
 time, since kernels for packed weights exist on GPUs only.
 
-Weights are rounded to the nearest of 2^bits values: asymmetric, in groups along the input, without any data. A group's
-range always holds 0, so that the zero point is one of the codes.
+Weights are rounded to the nearest of 2^bits values: asymmetrically, in groups along the input, without data. A group's
+range always contains 0, so that the zero point is one of the codes.
 
-Source: EfficientRollout (arXiv 2606.18967), section 4.1: FFN and QKVO projections; embeddings, norms and the head stay;
-W4 of groups of 128, "following prior practice" (AWQ, arXiv 2306.00978).
+Source: EfficientRollout (arXiv 2606.18967), section 4.1: FFN and QKVO projections are quantised; embeddings, norms and
+the output layer are not; 4 bits in groups of 128, "following prior practice" (AWQ, arXiv 2306.00978).
 """
 
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ from redraft.engines.torch.speculation import Block, Drafter, Proposals, Specula
 from redraft.errors import UserError
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Names of the linear layers that are quantised, in transformers' dense decoders."""
+"""Names of the quantised linear layers in transformers' dense decoders."""
 SCALE_BITS = 16
-"""Bits of a group's scale where weights are packed."""
+"""Bits of a group's scale in packed weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,8 @@ class Quantised:
         codes: uint8 (outputs, groups, group size), 0 to 2^bits - 1; the last group is padded.
         scales: float32 (outputs, groups, 1).
         zeros: float32 (outputs, groups, 1), the code of 0, a whole number.
+        inputs: number of inputs, without padding.
+        bits: bits of a code.
     """
 
     codes: torch.Tensor
@@ -58,7 +60,7 @@ class Quantised:
 
 
 def round_to_nearest(weight: torch.Tensor, bits: int, group: int) -> Quantised:
-    """Quantise a weight (outputs, inputs); a group is `group` inputs of one output."""
+    """Quantise a weight (outputs, inputs). `group` inputs of an output share a scale."""
     outputs, inputs = weight.shape
     size = min(group, inputs)
     # Padding with zeros changes no scale, since every range holds 0.
@@ -73,12 +75,14 @@ def round_to_nearest(weight: torch.Tensor, bits: int, group: int) -> Quantised:
 
 
 class QuantisedDrafter(Drafter):
-    """The quantised projections of a policy, and the exchange of both.
+    """Drafter that computes with the policy's quantised projections in place of the original ones.
 
     Call `refresh` after the policy's weights have changed.
 
     Args:
-        group: weights that share a scale.
+        model: the policy.
+        bits: bits of a quantised weight.
+        group: number of weights that share a scale.
 
     Attributes:
         bytes: size of the quantised weights if packed.
@@ -136,7 +140,7 @@ class QuantisedDrafter(Drafter):
 
     @contextmanager
     def drafting(self) -> Iterator[None]:
-        """Within the block the model computes with the quantised weights."""
+        """Context in which the model computes with the quantised weights."""
         self._exchange()
         try:
             yield

@@ -126,7 +126,7 @@ class Activity:
     Attributes:
         seconds: time of all passes by the number of responses that decoded in them.
         passes: number of passes.
-        trace: the passes, with the proposals of the response that has most.
+        trace: the passes, each with the largest number of proposals of a response.
     """
 
     seconds: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))

@@ -1,6 +1,6 @@
-"""Drafters that propose what followed the same tokens before: in the response itself, or in others to the prompt.
+"""Drafters that propose the tokens that followed the same context before, in the response or in others to the prompt.
 
-Their proposals are tokens without a distribution, which the engine verifies by agreement. They run no model: rows
+Their proposals are tokens without a distribution, which the engine verifies by agreement. They run no model. Rows
 without a match propose nothing, and a pass in which no row has a proposal is a plain one.
 
 Sources: prompt lookup decoding (Saxena, 2023; vLLM's `ngram`); suffix trees over earlier responses to the prompt, as in
@@ -16,17 +16,17 @@ from redraft.rollout.matching import SuffixIndex, ngram_proposal
 
 
 class MatchingDrafter(Drafter):
-    """Follows the tokens of each decoding session, and proposes by matching their end."""
+    """Tracks the tokens of each decoding session, and proposes tokens by matching the last ones."""
 
     def __init__(self) -> None:
         self._contexts: dict[DecodeRequest, list[int]] = {}
 
     def begin(self) -> None:
-        """Forget the sessions of the last rollout."""
+        """Drop the sessions of the last rollout."""
         self._contexts.clear()
 
     def propose(self, engine: SpeculativeEngine, block: Block, count: int) -> Proposals | None:
-        """Up to `count` proposals of each row, and no more than the row's limit leaves room for."""
+        """Up to `count` proposals of each row, fewer near the row's limit of tokens."""
         proposed = []
         # The block's own token is sampled in any case.
         for request, context, left in zip(block.requests, self._updated(engine, block), block.left, strict=True):
@@ -53,12 +53,12 @@ class MatchingDrafter(Drafter):
         raise NotImplementedError
 
     def ended(self, request: DecodeRequest, tokens: list[int]) -> None:
-        """Forget the session's tokens."""
+        """Drop the session's tokens."""
         self._contexts.pop(request, None)
 
 
 class NGramDrafter(MatchingDrafter):
-    """Proposes what followed the most recent earlier occurrence of the response's last tokens in prompt and response.
+    """Proposes the tokens after the most recent earlier occurrence of the last tokens, in prompt and response.
 
     Args:
         longest: longest match, tokens.
@@ -75,16 +75,16 @@ class NGramDrafter(MatchingDrafter):
 
 
 class SuffixDrafter(MatchingDrafter):
-    """Proposes what followed most often in earlier responses to the prompt, and in those of this rollout that ended.
+    """Proposes the most frequent continuation in earlier responses to the prompt and in ended ones of this rollout.
 
-    The index of a prompt is built when one of its sessions first decodes, and dropped after the rollout: an automaton
-    takes some hundred bytes per token, the history four. What a rollout adds to it counts in that rollout only; whoever
-    trains adds the responses to the history.
+    The index of a prompt is built when one of its sessions first decodes, and dropped after the rollout, since an
+    automaton takes some hundred bytes per token and the history four. Responses of a rollout are only added to the
+    index; the trainer adds them to the history.
 
     Args:
         history: responses of earlier passes.
-        longest: longest match, tokens. As many tokens of the prompt precede each response in the index, so that the
-            first tokens of a response are proposed too.
+        longest: longest match, tokens. In the index this number of prompt tokens precedes each response, so that first
+            tokens of a response are proposed too.
         shortest: shortest match, tokens.
         least_share: as of `redraft.rollout.matching.SuffixIndex.propose`.
     """
@@ -96,7 +96,7 @@ class SuffixDrafter(MatchingDrafter):
         self._indices: dict[tuple[int, ...], SuffixIndex] = {}
 
     def begin(self) -> None:
-        """Forget the sessions and responses of the last rollout."""
+        """Drop the sessions and responses of the last rollout."""
         super().begin()
         self._indices.clear()
 

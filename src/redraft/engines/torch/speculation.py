@@ -1,22 +1,22 @@
 """Speculative decoding in the in-process engine: a drafter proposes tokens, and the policy verifies them.
 
-A speculated pass of the decoding sessions is the drafter's work and one pass of the policy over a block of each
-session: its last token and n proposals. The keys and values of a block occupy the slots of its positions. Slots after a
-rejected proposal are never attended to, and later blocks overwrite them. The controller sets the number of proposals;
-without any a pass is a plain one. Two kinds of drafters are verified in two ways, both exact:
+In a speculated pass the drafter proposes tokens, and then one forward pass of the policy computes a block of each
+decoding session: its last token and n proposals. The keys and values of a block occupy the slots of its positions.
+Slots after a rejected proposal are never attended to, and later blocks overwrite them. The controller sets the number
+of proposals; a pass without proposals is a plain one. There are two kinds of verification, both exact:
 
 - *By rejection*, if the drafter samples its proposals from a distribution q (`redraft.engines.torch.drafter`). A
   proposal x is kept with probability min(1, p(x) / q(x)), where p is the policy's distribution at the same position.
   The token after the last kept proposal is sampled from max(p - q, 0), normalised, if a proposal was rejected, and else
   from the policy's distribution. The tokens then have the policy's distribution, whatever q is (Leviathan, Kalman and
   Matias, 2023, arXiv 2211.17192, Appendix A.1; Chen et al., 2023, arXiv 2302.01318, Theorem 1). Sessions with
-  inverse-CDF sampling use other random numbers in such passes, all derived from the session's first uniform; sessions
-  with Gumbel noise get the very tokens of plain decoding, by agreement.
+  inverse-CDF sampling use other random numbers in these passes than in plain ones, all derived from the session's first
+  uniform number. Sessions with Gumbel noise are verified by agreement and get the tokens of plain decoding.
 - *By agreement*, if the proposals are tokens without a distribution (`redraft.engines.torch.matched`,
-  `redraft.engines.torch.draft_head`). The policy samples a token at each position of the block by the random number of
-  plain decoding at that position, and the proposals before the first other token are kept. The tokens are those of
-  plain decoding, whatever is proposed, so truncated distributions (top-p, temperature 0) need no care. Numbers that
-  a rejected position has used are used again there: they decided nothing but the token that replaces the proposal.
+  `redraft.engines.torch.draft_head`). The policy samples a token at each position of the block with the random number
+  of plain decoding at that position, and the proposals before the first different token are kept. The tokens are those
+  of plain decoding, whatever is proposed, so truncated distributions (top-p, temperature 0) need no special treatment.
+  Random numbers of positions after the first rejection are used again in later passes: so far no token depends on them.
 
 Shapes: B rows, n proposals of a row, T = n + 1 tokens of a block, V vocabulary, H hidden size.
 """
@@ -39,8 +39,8 @@ from redraft.selfspec.controller import extend
 T = TypeVar("T")
 
 PROPOSE, KEEP, NEXT = -1, -2, -3
-"""Uses of a position's uniform numbers: sampling a proposal, verifying it, and sampling the token after the kept
-ones."""
+"""Purposes of a position's uniform numbers: sampling a proposal, verifying it, and sampling the token after the kept
+proposals."""
 
 
 class Controller(Protocol):
@@ -51,10 +51,10 @@ class Controller(Protocol):
         ...
 
     def draft_length(self, active: int, mean_length: float) -> int:
-        """Number of proposals per response in the next pass; 0 for a plain one.
+        """Number of proposals per response in the next pass; 0 for a plain pass.
 
         Args:
-            active: number of responses that decode.
+            active: number of decoding responses.
             mean_length: mean length of prompt and response so far, tokens.
         """
         ...
@@ -81,15 +81,15 @@ class Speculated:
     Attributes:
         passes: speculated decoding passes.
         plain_passes: decoding passes without speculation.
-        blocks: blocks of all responses: one per response that has proposals and speculated pass.
-        proposed: proposed tokens.
-        kept: kept tokens, including those that a limit or stop of the response then cuts off.
+        blocks: number of blocks: one for each response with proposals in each speculated pass.
+        proposed: number of proposed tokens.
+        kept: number of kept tokens, including those after the response's limit or end token, which are dropped.
         kept_at: kept tokens by position in the block.
         proposed_at: proposed tokens by position in the block.
         kept_from: kept tokens by the part of the response (`BLOCK_STARTS`) in which their block begins.
-        proposed_from: proposed tokens by that part.
-        drafting_seconds: time of the drafter's passes.
-        verification_seconds: time of the policy's passes over the blocks.
+        proposed_from: proposed tokens by the part of the response in which their block begins.
+        drafting_seconds: time of drafting, seconds.
+        verification_seconds: time of the policy's passes over blocks, seconds.
     """
 
     passes: int = 0
@@ -106,16 +106,16 @@ class Speculated:
 
     @property
     def block_efficiency(self) -> float | None:
-        """Mean tokens per block, the kept ones and the one after them (τ); None without a block."""
+        """Mean tokens per block: the kept proposals and the token after them (τ); None without a block."""
         return 1 + self.kept / self.blocks if self.blocks else None
 
     def add(self, kept_B: torch.Tensor, positions_B: torch.Tensor, proposed_B: torch.Tensor) -> None:
         """Count a speculated pass.
 
         Args:
-            kept_B: int64, proposals that each response keeps.
-            positions_B: int64, tokens of each response before its block.
-            proposed_B: int64, proposals of each response.
+            kept_B: int64, number of kept proposals of each response.
+            positions_B: int64, number of tokens of each response before its block.
+            proposed_B: int64, number of proposals of each response.
         """
         self.passes += 1
         has = proposed_B > 0
@@ -151,11 +151,11 @@ def keep(
     """Keep proposals from the left, and sample one token after the last kept one.
 
     Args:
-        policy_BTV: log-probabilities at each proposal's position and after the last one.
-        drafter_BnV: log-probabilities from which the proposals were sampled.
+        policy_BTV: the policy's log-probabilities at each proposal's position and after the last proposal.
+        drafter_BnV: the drafter's log-probabilities, from which the proposals were sampled.
         proposals_Bn: int64.
-        keep_uniforms_Bn: on (0, 1), for the verification of each proposal.
-        next_uniforms_BT: on (0, 1), for the token after the kept ones, by its position in the block.
+        keep_uniforms_Bn: uniform on (0, 1), for the verification of each proposal.
+        next_uniforms_BT: uniform on (0, 1), for the token after the kept proposals, by its position in the block.
 
     Returns:
         Number of kept proposals, int64 (B,), and the token after them, int64 (B,).
@@ -178,12 +178,14 @@ def keep(
 
 
 def agree(sampled_BT: torch.Tensor, proposals_Bn: torch.Tensor, proposed_B: torch.Tensor | None = None) -> torch.Tensor:
-    """Number of leading proposals, int64 (B,), that equal the tokens which the policy samples.
+    """Number of leading proposals, int64 (B,), that equal the policy's samples.
 
-    The response is then, token by token, the one of plain decoding with the same random numbers.
+    Keeping these gives, token by token, the response of plain decoding with the same random numbers.
 
     Args:
-        proposed_B: int64, proposals of each row, the rest being padding; None if all are proposals.
+        sampled_BT: int64, the policy's samples.
+        proposals_Bn: int64.
+        proposed_B: int64, number of proposals of each row, the rest of which is padding; None without padding.
     """
     same_Bn = sampled_BT[:, :-1] == proposals_Bn
     if proposed_B is not None:
@@ -193,12 +195,13 @@ def agree(sampled_BT: torch.Tensor, proposals_Bn: torch.Tensor, proposed_B: torc
 
 @dataclass(frozen=True, eq=False)
 class Proposals:
-    """What a drafter proposes in a pass.
+    """Proposals of a drafter for one pass.
 
     Attributes:
-        tokens_Bn: int64, padded on the right with any tokens.
+        tokens_Bn: int64, padded on the right with arbitrary tokens.
         proposed_B: int64, number of proposals of each row.
-        log_probs_BnV: float32, from which the proposals were sampled; None for verification by agreement.
+        log_probs_BnV: float32, log-probabilities from which the proposals were sampled; None for verification by
+            agreement.
     """
 
     tokens_Bn: torch.Tensor
@@ -210,21 +213,21 @@ class Drafter:
     """Proposes tokens in the speculated passes of an engine.
 
     Attributes:
-        has_distribution: whether proposals have log-probabilities, and are verified by rejection.
-        reads_hidden: whether `observe` is called after each pass. Then no pass is captured as a CUDA graph.
+        has_distribution: whether proposals have log-probabilities, and so are verified by rejection.
+        reads_hidden: whether `observe` is called after each pass. If so, no pass is captured as a CUDA graph.
     """
 
     has_distribution = reads_hidden = False
 
     def begin(self) -> None:
-        """Start a rollout: no session of an earlier one goes on."""
+        """Start a rollout; all sessions of earlier rollouts have ended."""
 
     def propose(self, engine: "SpeculativeEngine", block: "Block", count: int) -> Proposals | None:
         """Up to `count` proposals of each decoding row; None if no row has any."""
         raise NotImplementedError
 
     def observe(self, requests: Sequence[DecodeRequest], hidden_BH: torch.Tensor) -> None:
-        """Receive the policy's hidden state of the token before the last one of each decoding row."""
+        """Receive the policy's hidden state at the last token but one of each decoding row."""
 
     def ended(self, request: DecodeRequest, tokens: list[int]) -> None:
         """Receive the tokens of a request that has ended."""
@@ -235,11 +238,11 @@ class SpeculativeEngine(TorchEngine):
 
     Args:
         model: the policy, as of `TorchEngine`.
-        drafter: proposes tokens; whoever changes the policy's weights refreshes it.
+        drafter: proposes tokens; code that changes the policy's weights must refresh it.
         controller: sets the number of proposals before each pass.
-        longest: most proposals of a pass.
-        options: of `TorchEngine`, except bursts, since the controller is called before each pass; and except
-            temperature 0 and top-p for a drafter with a distribution, since truncated distributions have no ratios.
+        longest: largest number of proposals of a response in a pass.
+        options: of `TorchEngine`, except bursts, since the controller is called before each pass. A drafter with a
+            distribution does not support temperature 0 and top-p, since truncated distributions have zeros.
 
     Attributes:
         speculated: counts and times of the last run.
@@ -258,7 +261,7 @@ class SpeculativeEngine(TorchEngine):
         self.speculated = Speculated()
 
     def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
-        """Run coroutines that use this engine to their ends, as one rollout; see `TorchEngine.run`."""
+        """Run coroutines that use this engine until they end, as one rollout; see `TorchEngine.run`."""
         self.controller.begin()
         self.drafter.begin()
         self.speculated = Speculated()
@@ -325,19 +328,19 @@ class SpeculativeEngine(TorchEngine):
 
 
 class Block:
-    """Samples the tokens of a speculated pass, with random numbers that depend on session and position alone.
+    """Samples the tokens of a speculated pass, with random numbers that depend only on session and position.
 
     Args:
-        rows: the table, whose decoding rows are in the pass.
+        rows: the engine's table; its decoding rows are in the pass.
         temperature: of the engine.
         top_p: of the engine.
 
     Attributes:
-        requests: of the decoding sessions, by row.
-        counts: tokens that each request has decoded.
-        left: tokens that each may still decode.
-        longest: slots in use once the last token of each session is fed.
-        positions_B: int64, tokens of each response before the block.
+        requests: requests of the decoding sessions, by row.
+        counts: number of tokens that each request has decoded.
+        left: number of tokens that each request may still decode.
+        longest: number of used slots after each session's last token is fed.
+        positions_B: int64, number of tokens of each response before the block.
     """
 
     def __init__(self, rows: RowTable, temperature: float, top_p: float) -> None:
@@ -384,11 +387,13 @@ class Block:
         return kept_B, next_B
 
     def sample(self, log_probs_BTV: torch.Tensor, first: int = 0, residual: bool = True) -> torch.Tensor:
-        """Tokens, int64 (B, T), by the random numbers of plain decoding at positions `first` on of the block.
+        """Sample tokens, int64 (B, T), with the random numbers of plain decoding.
 
         Args:
-            residual: whether a residual distribution of a session's first token is applied, and is gone afterwards, as
-                in plain decoding.
+            log_probs_BTV: log-probabilities at the block's positions from `first` on.
+            first: position in the block.
+            residual: whether to apply, once, the residual distribution of a session's first token, as plain decoding
+                does.
         """
         rows, (B, T, V) = self._rows, log_probs_BTV.shape
         counts_B1 = rows.counts[:B, None] + first

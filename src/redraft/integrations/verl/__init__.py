@@ -1,4 +1,4 @@
-"""Reuse of drafts in stock verl, by lines of its configuration alone (docs/use-in-verl.md).
+"""Reuse of drafts in an unmodified verl, by lines of its configuration (docs/use-in-verl.md).
 
 `python -m redraft.integrations.verl` prints the path of the file for `agent_loop_config_path`.
 """

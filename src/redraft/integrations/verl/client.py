@@ -1,4 +1,4 @@
-"""verl's client of its servers, with drafts: a response begins with what is kept of an earlier one."""
+"""verl's client of its servers, with drafts: a response begins with the kept prefix of an earlier one."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from redraft.rollout.types import Group, Rollout, Sample, Task, TopLogProbs
 
 logger = logging.getLogger(__name__)
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
-"""Sampling parameters under which vLLM's scores are the sampled distribution's; the other is `top_k`."""
+"""Sampling parameters at which vLLM scores tokens as it samples them; `top_k` is checked too."""
 FORWARDED = ("priority", "mm_processor_kwargs")
 """Arguments of a request without images that verl passes on to its server."""
 _said: set[str] = set()
@@ -28,11 +28,11 @@ _said: set[str] = set()
 class DraftingClient:
     """Replaces verl's client in an agent loop, for one sample of one step.
 
-    Each request of the loop, so each turn of a dialogue, may have a draft: an earlier answer to the same tokens, tool
-    answers included. Its response has the distribution that the plan's method gives it, and is the next draft.
+    Each request of the loop, that is, each turn of a dialogue, may have a draft: an earlier response to the same
+    tokens, including tool answers. The plan's method verifies the draft, and the response becomes the next draft.
 
     Args:
-        client: verl's own.
+        client: verl's own client.
         store: handle of the `DraftStore`.
         sample: index within the prompt's group.
         step: verl's step, from 1.
@@ -142,9 +142,9 @@ def answer_of(rollout: Rollout, engine: ServerEngine, params: Mapping[str, Any])
 
 
 def stored_part(rollout: Rollout, room: int) -> Rollout:
-    """The response as a draft: as much of it as can be scored.
+    """The response as a draft, truncated to the `room` tokens that can be scored.
 
-    A prefix of fixed length is a draft like any other: it was sampled from the policy too.
+    The truncated response is a valid draft, since its tokens were sampled from the policy too.
     """
     if rollout.length <= room:
         return rollout

@@ -1,4 +1,4 @@
-"""Agent loops of stock verl that reuse drafts: verl's own loops, with another client of its servers."""
+"""Agent loops for an unmodified verl that reuse drafts: verl's own loops, with another client of its servers."""
 
 from typing import Any
 
@@ -53,4 +53,4 @@ class ReuseLoop(_Reusing, SingleTurnAgentLoop):
 
 
 class ToolReuseLoop(_Reusing, ToolAgentLoop):
-    """A dialogue with tools: each of the model's turns may have a draft, and tools are called again."""
+    """A dialogue with tools: each turn of the model may have a draft; tools are called again."""

@@ -1,4 +1,4 @@
-"""verl's manager of agent loops, with the store of a run's drafts. verl creates it in its driver process."""
+"""Manager of verl's agent loops that starts the store of drafts. verl creates it in its driver process."""
 
 import logging
 from collections import Counter
@@ -29,7 +29,7 @@ def plan_of(config: Any) -> Plan:
     """The plan of a run with verl's configuration.
 
     Raises:
-        UserError: for settings that do not fit, before anything is sampled.
+        UserError: for wrong or unsupported settings, before anything is sampled.
     """
     agent, model = config.actor_rollout_ref.rollout.agent, config.actor_rollout_ref.model
     if not agent.agent_loop_config_path:
@@ -49,7 +49,7 @@ def plan_of(config: Any) -> Plan:
 
 
 def stops_of(path: str, hf_config: Any, tokenizer: Any) -> frozenset[int]:
-    """Tokens with which vLLM ends a response (its `SamplingParams.update_from_generation_config`)."""
+    """Tokens that end a response in vLLM (its `SamplingParams.update_from_generation_config`)."""
     try:
         named = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError:  # there is no such file
@@ -86,7 +86,7 @@ class _ManagerV1(_WithDrafts, AgentLoopManagerTQ):
     """The manager of the V1 trainers."""
 
     def generate_sequences(self, prompts: Any) -> None:
-        """Dispatch a batch of prompts, each with the step."""
+        """Dispatch a batch of prompts with the step."""
         step, validates = (tensordict_utils.get_non_tensor_data(prompts, k, None) for k in ("global_steps", "validate"))
         tensordict_utils.assign_non_tensor_data(prompts, STEP, self._begin(step, bool(validates)))
         super().generate_sequences(prompts)
@@ -105,17 +105,17 @@ class _ManagerV0(_WithDrafts, AgentLoopManager):
 
 
 class DraftManager:
-    """`agent_loop_manager_class` of verl's V0 and V1 trainers."""
+    """Value of `agent_loop_manager_class` for verl's V0 and V1 trainers."""
 
     @classmethod
     def create(cls, config: Any, **kwargs: Any) -> Any:
-        """The manager of the configured trainer; arguments as of verl's `AgentLoopManager.create`."""
+        """Create the manager for the configured trainer; arguments as in verl's `AgentLoopManager.create`."""
         manager = _ManagerV1 if config.trainer.get("use_v1") else _ManagerV0
         return manager.create(config=config, **kwargs)
 
 
 def occurrences(names: Any) -> np.ndarray:
-    """How often each name occurred before, int64 (n,)."""
+    """Number of earlier occurrences of each name, int64 (n,)."""
     seen: Counter = Counter()
     numbers = []
     for name in names:
@@ -125,7 +125,7 @@ def occurrences(names: Any) -> np.ndarray:
 
 
 def log_metrics(store: Any) -> None:
-    """Add the store's metrics of a step to what verl's trainer logs in this process.
+    """Add the store's metrics of a step to the metrics that verl's trainer logs in this process.
 
     verl passes no metrics of agent loops to its logger: V0 knows three names, V1 none.
     """

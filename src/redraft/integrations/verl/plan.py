@@ -1,4 +1,4 @@
-"""What one run of verl does with drafts: its settings, and what verl's servers can serve of them."""
+"""Plan of draft reuse in a run of verl: its settings, and the rule that verl's servers can serve."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from redraft.methods.reuse import ReuseMethod
 from redraft.methods.vanilla import Vanilla
 
 KINDS = ("vanilla", "one_hot", "block", "residual", "speculative", "random")
-"""Methods that decide about each response alone, and whose responses verl's losses take as they are."""
+"""Methods that decide about each response separately, and whose responses need no change of verl's losses."""
 MAX_LOGPROBS = 20
 """vLLM's own `max_logprobs`."""
 FOLDER = "redraft_drafts"
@@ -31,10 +31,10 @@ class ReuseSettings(Config):
 
     reuse: Reuse = Field(default_factory=OneHotReuse)
     memory_gib: float = Field(default=4.0, gt=0, le=2**20)
-    """Most memory of all drafts in GiB, counted as if each were of full length, so that no draft's own length decides
-    whether it is kept."""
+    """Memory for all drafts in GiB, at most. Each draft counts as if it had the longest length, so that its own length
+    does not decide whether it is kept."""
     seed: int = Field(default=0, ge=0)
-    """Seed of the uniforms that accept draft tokens."""
+    """Seed of the uniform numbers that accept draft tokens."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Plan:
 
     Attributes:
         reuse: the method that runs.
-        replaced: why it is another one than configured; empty if it is not.
-        stops: tokens with which verl's servers end a response.
+        replaced: why it is not the configured method; empty if it is.
+        stops: tokens that end a response on verl's servers.
         prompt_length, response_length, max_model_len: verl's limits, tokens.
-        biased: the servers' log-probabilities of sampled tokens are those after a request's biases.
-        seeded: requests need seeds, as with verl's `full_determinism`.
-        capacity: most responses in memory.
+        biased: whether the servers report log-probabilities of sampled tokens after a request's biases.
+        seeded: whether requests need seeds, as with verl's `full_determinism`.
+        capacity: largest number of responses in memory.
         folder: of the saved drafts; None if verl saves no checkpoints.
-        setup: what the drafts depend on; saved drafts of another setup are rejected.
+        setup: model, tokenizer, limits and rule of the drafts; saved drafts of another setup are rejected.
     """
 
     reuse: ReuseMethod
@@ -107,7 +107,7 @@ def settings_in(file: Path, name: str) -> ReuseSettings:
 
 
 def served(reuse: ReuseMethod, rollout: Mapping[str, Any]) -> tuple[ReuseMethod, str]:
-    """The method that verl's stock servers can serve, and why it is another one than `reuse`; empty if it is not.
+    """The method that verl's unmodified servers can serve, and why it is not `reuse`; empty if it is.
 
     Args:
         rollout: verl's `actor_rollout_ref.rollout`.
@@ -196,7 +196,7 @@ def plan(config: Any, settings: ReuseSettings, stops: frozenset[int], max_model_
 
 
 def identity(*contents: Any) -> str:
-    """Hash of what JSON can hold, 16 hexadecimal digits; a tokenizer's vocabulary has another order in each process."""
+    """Hash of JSON-like contents, 16 hexadecimal digits. Keys are sorted, since the order of a vocabulary varies."""
     return hashlib.sha256(json.dumps(contents, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -1,8 +1,8 @@
-"""The engine protocol over verl's own servers, for one response: what strategies need of stock vLLM workers.
+"""The engine protocol over verl's own servers with unmodified vLLM workers, for one response.
 
-A draft is scored by one request whose prompt is ours and the draft (`prompt_logprobs`, one token sampled and dropped).
-vLLM computes such a request without its prefix cache, but leaves the result there for the requests that follow. A
-residual distribution is sampled by biases of one token's logits. vLLM's own worker scores at temperature 1 alone.
+One request scores a draft: its prompt is prompt and draft (`prompt_logprobs`; one token is sampled and dropped).
+vLLM computes such a request without its prefix cache, but fills the cache for the requests that follow. A token of a
+residual distribution is sampled with biases of the logits. vLLM's own worker scores at temperature 1 only.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Sco
 from redraft.rollout.types import Finish, TopLogProbs
 
 LEAST_MASS = 2.0**-24
-"""Least mass of a residual distribution: log-probabilities are float32, so that of a smaller one is rounding."""
+"""Smallest mass of a residual distribution: log-probabilities are float32, so a smaller mass is rounding error."""
 
 
 class ServerEngine:
@@ -28,7 +28,7 @@ class ServerEngine:
 
     Args:
         client: verl's client of its servers.
-        request_id: of all requests, which verl then sends to one replica.
+        request_id: of all requests, so that verl sends them to one replica.
         sampling: verl's sampling parameters of the response.
         further: verl's other arguments of a request.
     """

@@ -1,12 +1,13 @@
 """The drafts of a run under stock verl: memory, files beside verl's checkpoints, and counts for verl's logger.
 
-A draft is found by its prompt's tokens and its sample's index, so changed prompts, data or tokenizers find none. It is
-given once, in a later step than its own. `visit` of `redraft.rollout.memory` is verl's step here.
+The key of a draft is a hash of its prompt's tokens and its sample's index, so after a change of prompts, data or
+tokenizer there is none. A draft is used once per step, in a later step than its own. `visit` of
+`redraft.rollout.memory` is verl's step here.
 
 *Files.* Whenever no response is in progress, the responses of the step are in one file, whose name has their hash. So
-they are all there before verl saves the step's checkpoint. A run that goes on after step N reads the files up to N and
-removes later ones; no part of verl takes part in this. A file is removed once none of its drafts is in use and verl has
-a checkpoint that needs none.
+the file is complete before verl saves the step's checkpoint. A run that resumes after step N reads the files up to N
+and removes later ones, without verl. A file is removed once none of its drafts is in use and verl has a checkpoint that
+needs none of them.
 """
 
 import hashlib
@@ -44,14 +45,14 @@ class DraftStore:
         self._tallies: dict[int, Tally] = {}
 
     def settings(self) -> Plan:
-        """The plan, for processes that roll out."""
+        """The plan, for processes that sample responses."""
         return self.plan
 
     def begin(self, step: int) -> None:
-        """Begin a step, of which verl may dispatch several batches.
+        """Begin a step; verl may dispatch several batches of it.
 
         Raises:
-            UserError: in the first one, if saved drafts are damaged.
+            UserError: in the first step, if saved drafts are damaged.
         """
         if step == self._step:
             return
@@ -67,8 +68,8 @@ class DraftStore:
     def find(self, key: int) -> tuple[Rollout | None, bool]:
         """Draft of an earlier step, if there is one, and whether the response becomes the next draft.
 
-        Of two equal prompts in one step the first one gets the draft, and only its response is stored: which of the two
-        ends first depends on their lengths.
+        If a prompt occurs twice in a step, the first one gets the draft, and only its response is stored. Storing the
+        response that ends last instead would select by length.
         """
         self._busy += 1
         if key in self._taken:
@@ -77,7 +78,7 @@ class DraftStore:
         return self.memory.drafts(key, before=self._step).get(0), True
 
     def put(self, key: int, rollout: Rollout | None, outcome: Outcome) -> None:
-        """Store the response to a prompt that was asked for, if it becomes a draft, and count it."""
+        """Count a response after `find`, and store it if it becomes a draft."""
         assert self._step is not None
         if rollout is not None and self.memory.retention.visits:
             group = Group(key, self._step, (Sample(rollout, 0.0),))
@@ -89,12 +90,12 @@ class DraftStore:
             self._save(self.plan.folder)
 
     def count(self, outcome: Outcome) -> None:
-        """Count a response that asked for no draft."""
+        """Count a response without `find`."""
         assert self._step is not None
         self._tallies[self._step].add(outcome)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Metrics of a step for verl's logger, once; empty if it rolled out nothing."""
+        """Metrics of a step for verl's logger, in the first call; empty if the step has no responses."""
         tally = self._tallies.pop(step, None)
         return tally.metrics(len(self._stored_at)) if tally and tally.responses else {}
 
@@ -153,7 +154,7 @@ def files_of(folder: Path) -> dict[int, list[Path]]:
 
 
 def prepare_folder(plan: Plan) -> None:
-    """Make the folder of a run's drafts, with the setup that they depend on.
+    """Make the folder of a run's drafts, with a file of their setup.
 
     Raises:
         UserError: if the folder has drafts of another setup.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to one response.
+    """Counts of one response.
 
     Attributes:
         tokens: of the response.
@@ -15,8 +15,7 @@ class Outcome:
         verified: tokens of the draft that were scored.
         drift: nats, an estimate of the KL divergence from the policies that sampled the kept tokens to the policy,
             summed over them; None if they were not scored.
-        own: why it is verl's own response, made without a look for a draft, or in place of one with a draft; empty if
-            it is not.
+        own: why verl sampled the response itself, without a draft; empty otherwise.
     """
 
     tokens: int
