@@ -238,6 +238,35 @@ def test_an_unchanged_policy_with_drafts_it_is_sure_of_is_asked_to_score_alone()
     }
 
 
+def test_with_several_servers_each_response_stays_on_one_and_has_its_own_sample_s_draft():
+    store, servers = DraftStore(a_plan(Speculative(lenience=1.2))), [Server(seed=seed) for seed in range(2)]
+
+    class Balancer:
+        """As verl's: the first request of an id chooses a server, the others follow."""
+
+        async def generate(self, request_id, **request):
+            return await servers[int(request_id) % 2].generate(request_id, **request)
+
+    def rolled_out(step, first_id):
+        store.begin(step)
+        clients = (DraftingClient(Balancer(), store.plan, Remote(store), s, step) for s in range(50))
+        requests = (
+            c.generate(str(first_id + s), prompt_ids=list(PROMPT), sampling_params=dict(SAMPLING))
+            for s, c in enumerate(clients)
+        )
+
+        async def together():
+            return await asyncio.gather(*requests)
+
+        return [answer.token_ids for answer in asyncio.run(together())]
+
+    before = rolled_out(1, 0)
+    # the other server than the one that sampled the draft; an unchanged policy keeps it whole
+    assert rolled_out(2, 1) == before
+    assert store.metrics(2)["redraft/kept_whole"] == 1
+    assert [len(server.asked) for server in servers] == [50, 50]
+
+
 def test_without_reuse_verl_s_server_gets_verl_s_own_requests():
     store, server, plain = DraftStore(a_plan(Vanilla())), Server(), Server()
     roll_out(store, server, 1, 5, priority=3)
