@@ -1,6 +1,7 @@
 """Reuse of drafts in stock verl: the client of an agent loop over a server with enumerable responses, and the store."""
 
 import asyncio
+import hashlib
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -237,6 +238,35 @@ def test_an_unchanged_policy_with_drafts_it_is_sure_of_is_asked_to_score_alone()
     }
 
 
+def test_with_several_servers_each_response_stays_on_one_and_has_its_own_sample_s_draft():
+    store, servers = DraftStore(a_plan(Speculative(lenience=1.2))), [Server(seed=seed) for seed in range(2)]
+
+    class Balancer:
+        """As verl's: the first request of an id chooses a server, the others follow."""
+
+        async def generate(self, request_id, **request):
+            return await servers[int(request_id) % 2].generate(request_id, **request)
+
+    def rolled_out(step, first_id):
+        store.begin(step)
+        clients = (DraftingClient(Balancer(), store.plan, Remote(store), s, step) for s in range(50))
+        requests = (
+            c.generate(str(first_id + s), prompt_ids=list(PROMPT), sampling_params=dict(SAMPLING))
+            for s, c in enumerate(clients)
+        )
+
+        async def together():
+            return await asyncio.gather(*requests)
+
+        return [answer.token_ids for answer in asyncio.run(together())]
+
+    before = rolled_out(1, 0)
+    # the other server than the one that sampled the draft; an unchanged policy keeps it whole
+    assert rolled_out(2, 1) == before
+    assert store.metrics(2)["redraft/kept_whole"] == 1
+    assert [len(server.asked) for server in servers] == [50, 50]
+
+
 def test_without_reuse_verl_s_server_gets_verl_s_own_requests():
     store, server, plain = DraftStore(a_plan(Vanilla())), Server(), Server()
     roll_out(store, server, 1, 5, priority=3)
@@ -283,10 +313,12 @@ class Broken(Server):
                 answer.extra_fields["global_steps"] += 1
             if self.fault == "aborted":
                 answer.stop_reason = "aborted"
+            if self.fault == "died":
+                raise ConnectionError  # as Ray's errors, no RuntimeError
         return answer
 
 
-@pytest.mark.parametrize("fault", ["no scores", "other tokens", "NaN", "new weights", "aborted"])
+@pytest.mark.parametrize("fault", ["no scores", "other tokens", "NaN", "new weights", "aborted", "died"])
 def test_a_server_that_fails_to_score_costs_the_draft_and_nothing_else(fault):
     store = DraftStore(a_plan(OneHotReuse()))
     roll_out(store, Server(), 1, 300)
@@ -294,15 +326,45 @@ def test_a_server_that_fails_to_score_costs_the_draft_and_nothing_else(fault):
     metrics = store.metrics(2)
     whole = sum(not a.extra_fields["redraft"]["draft"] for a in answers)
     assert metrics["redraft/own_response/restarted"] == whole > 200
-    if fault in ("no scores", "NaN", "aborted"):  # in the others, some drafts fail and others do not
+    if fault in ("no scores", "NaN", "aborted", "died"):  # in the others, some drafts fail and others do not
         assert g_test_of(answers, NEW).p_value > FAR
 
 
-def test_another_end_than_the_servers_is_noticed():
-    store = DraftStore(a_plan(OneHotReuse(), stops=frozenset({1})))
-    roll_out(store, Server(), 1, 50)
-    metrics = store.metrics(1)
-    assert metrics["redraft/own_response/restarted"] > 10
+@pytest.mark.parametrize("stops", [{1}, {END, 1}, set()])
+def test_another_end_than_the_servers_costs_the_drafts_and_not_the_distribution(stops):
+    store = DraftStore(a_plan(OneHotReuse(), stops=frozenset(stops)))
+    # Were the responses that end otherwise sampled again, they would be too rare.
+    assert g_test_of(roll_out(store, Server(), 1, 4 * PASS), 0.0).p_value > FAR
+    assert store.metrics(1)["redraft/own_response/other_end"] > 150
+    assert g_test_of(roll_out(store, Server(NEW), 2), NEW).p_value > FAR
+    assert store.metrics(2)["redraft/with_draft"] == 0
+
+
+def test_a_response_without_a_draft_is_not_sampled_again_if_its_scores_fail():
+    store, server = DraftStore(a_plan(BlockReuse(top=2))), Broken("no scores")
+    answers = roll_out(store, server, 1, 20, sampling=SAMPLING | {"logprobs": False})
+    assert sum("prompt_logprobs" not in params for _, _, params, _ in server.asked) == 20
+    assert all(answer.token_ids and answer.log_probs is None for answer in answers)
+    assert store.metrics(1)["redraft/own_response/restarted"] == 20
+    assert not store.memory.prompts()
+
+
+def test_a_draft_above_the_limit_of_the_request_is_cut_to_it():
+    store = DraftStore(a_plan(Speculative(lenience=1)))
+    before = roll_out(store, Server(), 1, 50)
+    after = roll_out(store, Server(), 2, 50, sampling=SAMPLING | {"max_tokens": 2})
+    assert max(len(answer.token_ids) for answer in before) == LIMIT
+    assert [answer.token_ids for answer in after] == [answer.token_ids[:2] for answer in before]
+
+
+def test_a_response_that_ends_after_its_step_was_logged_does_not_stop_the_saving_of_drafts(tmp_path):
+    store = DraftStore(a_plan(OneHotReuse(), folder=tmp_path))
+    store.begin(1)
+    store.find(1)
+    store.metrics(1)
+    store.put(1, None, Outcome(1))
+    roll_out(store, Server(), 2, 3)
+    assert list(files_of(tmp_path)) == [2]
 
 
 def test_drafts_as_long_as_the_model_allows_are_stored_without_their_last_token():
@@ -383,8 +445,20 @@ def test_damaged_and_foreign_drafts_are_errors_before_anything_is_sampled(tmp_pa
     with pytest.raises(UserError, match="another model") as error:
         prepare_folder(replace(decided, setup=decided.setup | {"model": "n"}))
     assert (error.value.key, error.value.value) == ("model", "n")
+    setup = decided.folder / "setup.json"
+    setup.write_text("[]")  # as by another version
+    with pytest.raises(UserError, match="another model"):
+        prepare_folder(decided)
+    setup.unlink()
+    with pytest.raises(UserError, match="missing"):
+        prepare_folder(decided)
     ((file,),) = files_of(decided.folder).values()
     file.write_bytes(pack_groups([]))  # whole, and not what was written
+    with pytest.raises(UserError, match="damaged"):
+        DraftStore(decided).begin(2)
+    file.unlink()
+    other = b"the format of another version"
+    (decided.folder / f"step-1-{hashlib.sha256(other).hexdigest()[:16]}.arrow").write_bytes(other)
     with pytest.raises(UserError, match="damaged"):
         DraftStore(decided).begin(2)
 
@@ -420,6 +494,10 @@ def test_wrong_settings_are_errors(loop, key, tmp_path):
     assert key.split(".")[-1] in error.value.key
 
 
+def to_vllm(**settings):
+    return {"engine_kwargs": {"vllm": settings}}
+
+
 ROLLOUT = {
     "name": "vllm",
     "temperature": 1.0,
@@ -437,11 +515,15 @@ ROLLOUT = {
         (OneHotReuse(), {}, "one_hot", ""),
         (BlockReuse(top=20), {}, "block", ""),
         (BlockReuse(top=21), {}, "one_hot", "max_logprobs"),
-        (BlockReuse(top=21), {"engine_kwargs": {"vllm": {"max_logprobs": 32}}}, "block", ""),
+        (BlockReuse(top=21), to_vllm(max_logprobs=32), "block", ""),
         (OneHotReuse(), {"temperature": 0.7}, "vanilla", "temperature"),
         (RandomReuse(), {"temperature": 0.7}, "random", ""),
         (OneHotReuse(), {"top_p": 0.9}, "vanilla", "top_p"),
         (OneHotReuse(), {"name": "sglang"}, "vanilla", "sglang"),
+        (OneHotReuse(), to_vllm(speculative_config={"method": "ngram"}), "vanilla", "biases"),
+        (OneHotReuse(), to_vllm(logits_processors=["mine"]), "vanilla", "logits_processors"),
+        (OneHotReuse(), to_vllm(logprobs_mode="raw_logits"), "vanilla", "raw_logits"),
+        (OneHotReuse(), to_vllm(worker_cls=None), "one_hot", ""),
         (OneHotReuse(), {"enable_rollout_routing_replay": True}, "vanilla", "experts"),
         (Vanilla(), {"temperature": 0.7}, "vanilla", ""),
     ],
@@ -470,6 +552,10 @@ def test_the_plan_follows_verl_s_configuration():
         1,
         2,
     ]
+    given = config()
+    given.actor_rollout_ref.rollout.update(to_vllm(max_model_len=32, logprobs_mode="raw_logprobs"))
+    replaced = plan(given, ReuseSettings(), frozenset(), 64, "m")
+    assert (replaced.max_model_len, replaced.biased, decided.biased) == (32, False, True), "vLLM's own settings win"
     with pytest.raises(UserError, match="changes it"):
         plan(config(v1={"trainer_mode": "separate_async"}), ReuseSettings(), frozenset(), 64, "m")
 

@@ -64,8 +64,8 @@ class Begun:
     """Handle of a store that notes the steps."""
 
     def __init__(self):
-        self.steps = []
-        self.begin = SimpleNamespace(remote=self.steps.append)
+        self.steps, self.elsewhere = [], []
+        self.begin = SimpleNamespace(remote=lambda *step: (self.steps.append(step[0]), self.elsewhere.append(step[1])))
         self.metrics = SimpleNamespace(remote=lambda step: {"redraft/x": step} if step in self.steps else {})
 
 
@@ -77,8 +77,27 @@ def store(monkeypatch):
 
 def managed(kind, store):
     made = object.__new__(kind)
-    made.store = store
+    made.store, made.config = store, config("a model")
     return made
+
+
+def test_prompts_whose_data_name_a_loop_without_reuse_are_counted(monkeypatch, store, caplog):
+    monkeypatch.setattr(AgentLoopManagerTQ, "generate_sequences", lambda self, prompts: None)
+    names = np.array(["redraft_block", "tool_agent", "tool_agent"], dtype=object)
+    batch = tensordict_utils.get_tensordict({"agent_name": names})
+    tensordict_utils.assign_non_tensor_data(batch, "global_steps", 4)
+    managed(manager._ManagerV1, store).generate_sequences(batch)
+    assert store.elsewhere == [2]
+    assert "tool_agent" in caplog.text
+
+
+def test_a_run_has_one_rule():
+    agent = config("a model").actor_rollout_ref.rollout.agent
+    with pytest.raises(UserError) as error:
+        manager.elsewhere(["redraft_block", "redraft_reuse"], agent)
+    assert (error.value.key, error.value.value) == ("agent_name", "redraft_reuse")
+    agent.default_agent_loop = "redraft_reuse"
+    assert manager.elsewhere(["redraft_tools"], agent) == 0, "tools with the default's rule"
 
 
 @pytest.mark.parametrize(("validate", "told"), [(None, 4), (True, 0)])
@@ -138,6 +157,22 @@ def test_the_plan_of_a_run_knows_the_model_s_ends_and_length(tiny_model):
     assert decided.stops == {tokenizer.eos_token_id}
     assert decided.max_model_len == manager.AutoConfig.from_pretrained(tiny_model).max_position_embeddings
     assert decided.reuse.kind == "block"
+
+
+def test_the_ends_are_those_of_the_generation_s_configuration_that_vllm_reads(tiny_model, tmp_path):
+    given = config(tiny_model)
+    given.actor_rollout_ref.rollout.engine_kwargs = {"vllm": {"generation_config": str(tmp_path)}}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
+    assert manager.plan_of(given).stops >= {5, 6}
+
+
+def test_more_tokens_of_a_distribution_than_the_model_knows_are_an_error(tiny_model, tmp_path):
+    (file := tmp_path / "loops.yaml").write_text("- {name: mine, settings: {reuse: {kind: block, top: 900}}}")
+    given = config(tiny_model, default_agent_loop="mine", agent_loop_config_path=str(file))
+    given.actor_rollout_ref.rollout.engine_kwargs = {"vllm": {"max_logprobs": -1}}
+    with pytest.raises(UserError) as error:
+        manager.plan_of(given)
+    assert (error.value.key, error.value.value) == ("reuse.top", 900)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from redraft.engines.vllm.engine import Output
-from redraft.errors import UserError
 from redraft.integrations.verl.plan import Plan
-from redraft.integrations.verl.server import ServerEngine
+from redraft.integrations.verl.server import OtherEndError, ServerEngine
 from redraft.integrations.verl.store import key_of
-from redraft.integrations.verl.tally import Outcome
+from redraft.integrations.verl.tally import OTHER_END, Outcome
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Sample, Task, TopLogProbs
@@ -68,11 +67,19 @@ class DraftingClient:
             try:
                 rollout = await self._response(key, draft, prompt_ids, sampling_params, engine)
                 outcome, output = outcome_of(rollout, engine), answer_of(rollout, engine, sampling_params)
-            except (RuntimeError, UserError) as error:
+            except Exception as error:  # Ray's and the server's own errors have many types
                 # verl would go on without this response, and train on a smaller group.
-                _say(f"a response is sampled without its draft: {error}")
-                rollout, output = None, await own()
-                outcome = Outcome(len(output.token_ids), own="restarted")
+                say(f"a response is sampled without its draft: {type(error).__name__}: {error}")
+                rollout = None
+                # A response that began without a draft is verl's own. Another one in its place would depend on it, and
+                # not have the policy's distribution.
+                whole = draft is None and engine.outputs
+                output = engine.outputs[0] if whole else await own()
+                if whole and not sampling_params.get("logprobs"):
+                    output.log_probs = None
+                outcome = Outcome(
+                    len(output.token_ids), own=OTHER_END if isinstance(error, OtherEndError) else "restarted"
+                )
             return _marked(output, outcome)
         finally:
             stored = rollout and stored_part(rollout, self.plan.room(len(prompt_ids)))
@@ -102,9 +109,9 @@ class DraftingClient:
             RuntimeError: if a server failed or changed its weights meanwhile.
         """
         memory = Memory(self.plan.reuse.retention)
-        if draft is not None:
-            memory.put(Group(key, 0, (Sample(draft, 0.0),)))
         limit = self.plan.limit(len(prompt), params.get("max_tokens"))
+        if draft is not None:
+            memory.put(Group(key, 0, (Sample(stored_part(draft, limit), 0.0),)))
         streams = Streams(self.plan.seed, self.step)
         context = RolloutContext(engine, _no_reward, memory, Meter(), streams, {key: prompt}, limit)
         group = await self._strategy(Task(key, 1, 1), context)
@@ -158,7 +165,7 @@ def _marked(output: Any, outcome: Outcome) -> Any:
     return output
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
     """Log a warning once in this process."""
     if message not in _said:
         _said.add(message)

@@ -1,7 +1,7 @@
 """Manager of verl's agent loops that starts the store of drafts. verl creates it in its driver process."""
 
-import logging
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ from verl.utils.tracking import Tracking
 from verl.workers.rollout.utils import get_max_position_embeddings
 
 from redraft.errors import UserError
+from redraft.integrations.verl.client import say
 from redraft.integrations.verl.loop import SAMPLE, STEP
-from redraft.integrations.verl.plan import Plan, identity, plan, settings_in
+from redraft.integrations.verl.plan import Plan, given_to_vllm, identity, loops_in, plan, settings_in
 from redraft.integrations.verl.store import NAME, DraftStore, prepare_folder
-
-logger = logging.getLogger(__name__)
 
 
 def plan_of(config: Any) -> Plan:
@@ -38,23 +37,61 @@ def plan_of(config: Any) -> Plan:
             key="actor_rollout_ref.rollout.agent.agent_loop_config_path",
             allowed="the path that `python -m redraft.integrations.verl` prints, or a file of your own like it",
         )
-    settings = settings_in(Path(resolve_config_path(agent.agent_loop_config_path)), agent.default_agent_loop)
+    settings = settings_in(_file_of(agent), agent.default_agent_loop)
     trusted = {"trust_remote_code": bool(model.get("trust_remote_code"))}
     path = copy_to_local(model.path)
     tokenizer = AutoTokenizer.from_pretrained(copy_to_local(model.get("tokenizer_path") or model.path), **trusted)
     hf_config = AutoConfig.from_pretrained(path, **trusted)
     known = identity(model.path, hf_config.to_dict(), tokenizer.get_vocab(), tokenizer.chat_template)
-    longest = config.actor_rollout_ref.rollout.max_model_len or get_max_position_embeddings(hf_config)
-    return plan(config, settings, stops_of(path, hf_config, tokenizer), longest, known)
+    rollout = config.actor_rollout_ref.rollout
+    longest = rollout.max_model_len or get_max_position_embeddings(hf_config)
+    source = given_to_vllm(rollout).get("generation_config", "auto")
+    stops = stops_of(path if source in ("auto", "vllm") else source, hf_config, tokenizer)
+    decided = plan(config, settings, stops, longest, known)
+    decided.reuse.check_vocabulary(hf_config.get_text_config().vocab_size)
+    return decided
 
 
 def stops_of(path: str, hf_config: Any, tokenizer: Any) -> frozenset[int]:
-    """Tokens that end a response in vLLM (its `SamplingParams.update_from_generation_config`)."""
+    """Tokens with which vLLM ends a response (its `SamplingParams.update_from_generation_config`).
+
+    Args:
+        path: of the folder with the generation's configuration.
+    """
     try:
         named = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError:  # there is no such file
         named = GenerationConfig.from_model_config(hf_config).eos_token_id
     return frozenset({tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])} - {None})
+
+
+def elsewhere(names: Iterable[str], agent: Any) -> int:
+    """How many rows name an agent loop without reuse in their column `agent_name`, which precedes verl's default.
+
+    Args:
+        agent: verl's `actor_rollout_ref.rollout.agent`.
+
+    Raises:
+        UserError: if one has another rule than the default: a run has one.
+    """
+    counts, loops = Counter(names), loops_in(_file_of(agent))
+    settings = {name: loops[name].get("settings") for name in counts if name in loops}
+    default = loops[agent.default_agent_loop]["settings"]
+    if wrong := sorted(name for name, its in settings.items() if its not in (None, default)):
+        raise UserError(
+            "the data name an agent loop with other settings than the default's, and a run has one rule",
+            key="agent_name",
+            value=wrong[0],
+            allowed=agent.default_agent_loop,
+        )
+    without = sorted(name for name in counts if settings.get(name) is None)
+    if without:
+        say(f"prompts whose column agent_name has {', '.join(without)} are sampled without drafts")
+    return sum(counts[name] for name in without)
+
+
+def _file_of(agent: Any) -> Path:
+    return Path(resolve_config_path(agent.agent_loop_config_path))
 
 
 class _WithDrafts:
@@ -67,18 +104,23 @@ class _WithDrafts:
         decided = plan_of(self.config)
         prepare_folder(decided)
         if decided.replaced:
-            logger.warning("redraft: %s", decided.replaced)
+            say(decided.replaced)
         # On this node, whose paths are those of verl's checkpoints. The handle keeps the store alive.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = {"name": NAME, "num_cpus": 0, "scheduling_strategy": here}
         self.store: Any = ray.remote(DraftStore).options(**options).remote(decided)
         log_metrics(self.store)
 
-    def _begin(self, step: int | None, validates: bool) -> int:
-        """Begin a step; returns what agent loops are told."""
+    def _begin(self, step: int | None, validates: bool, loops: Iterable[str]) -> int:
+        """Begin a step; returns what agent loops are told.
+
+        Args:
+            loops: agent loop that each row names, if the data have such a column.
+        """
         if validates or not step:
             return 0
-        ray.get(self.store.begin.remote(int(step)))
+        agent = self.config.actor_rollout_ref.rollout.agent
+        ray.get(self.store.begin.remote(int(step), elsewhere(loops, agent)))
         return int(step)
 
 
@@ -88,7 +130,8 @@ class _ManagerV1(_WithDrafts, AgentLoopManagerTQ):
     def generate_sequences(self, prompts: Any) -> None:
         """Dispatch a batch of prompts with the step."""
         step, validates = (tensordict_utils.get_non_tensor_data(prompts, k, None) for k in ("global_steps", "validate"))
-        tensordict_utils.assign_non_tensor_data(prompts, STEP, self._begin(step, bool(validates)))
+        loops = list(prompts["agent_name"]) if "agent_name" in prompts else []
+        tensordict_utils.assign_non_tensor_data(prompts, STEP, self._begin(step, bool(validates), loops))
         super().generate_sequences(prompts)
 
 
@@ -97,8 +140,8 @@ class _ManagerV0(_WithDrafts, AgentLoopManager):
 
     def generate_sequences(self, prompts: Any) -> Any:
         """Roll out a batch of samples, each with the step and its index within its group."""
-        step = self._begin(prompts.meta_info.get("global_steps"), bool(prompts.meta_info.get("validate")))
-        columns = prompts.non_tensor_batch
+        columns, about = prompts.non_tensor_batch, prompts.meta_info
+        step = self._begin(about.get("global_steps"), bool(about.get("validate")), columns.get("agent_name", []))
         columns[STEP] = np.full(len(prompts), step)
         columns[SAMPLE] = occurrences(columns["uid"] if "uid" in columns else columns["index"])
         return super().generate_sequences(prompts)

@@ -77,15 +77,20 @@ class Plan:
         return max(0, self.max_model_len - prompt - 1)
 
 
+def loops_in(file: Path) -> dict[str, Mapping[str, Any]]:
+    """Entries of verl's file of agent loops, by name."""
+    content = read_yaml(file)
+    loops = content if isinstance(content, list) else []
+    return {loop["name"]: loop for loop in loops if isinstance(loop, dict) and "name" in loop}
+
+
 def settings_in(file: Path, name: str) -> ReuseSettings:
     """Settings of the agent loop `name` in verl's file of agent loops.
 
     Raises:
         UserError: if there is no such loop, or a setting is wrong.
     """
-    content = read_yaml(file)
-    loops = content if isinstance(content, list) else []
-    found = {loop["name"]: loop for loop in loops if isinstance(loop, dict) and "name" in loop}
+    found = loops_in(file)
     if "settings" not in found.get(name, {}):
         raise UserError(
             "verl's default agent loop is not one that reuses drafts",
@@ -106,6 +111,12 @@ def settings_in(file: Path, name: str) -> ReuseSettings:
     return settings
 
 
+def given_to_vllm(rollout: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM's settings that replace verl's own in `actor_rollout_ref.rollout`; verl leaves out those without a value."""
+    given = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def served(reuse: ReuseMethod, rollout: Mapping[str, Any]) -> tuple[ReuseMethod, str]:
     """The method that verl's unmodified servers can serve, and why it is not `reuse`; empty if it is.
 
@@ -115,8 +126,8 @@ def served(reuse: ReuseMethod, rollout: Mapping[str, Any]) -> tuple[ReuseMethod,
     if isinstance(reuse, Vanilla):
         return reuse, ""
     scores = reuse.kind != "random"
-    vllm = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
-    most = vllm.get("max_logprobs", MAX_LOGPROBS)
+    vllm = given_to_vllm(rollout)
+    most, mode = vllm.get("max_logprobs", MAX_LOGPROBS), vllm.get("logprobs_mode", rollout.get("logprobs_mode"))
     obstacles: Sequence[tuple[bool, str]] = (
         (rollout["name"] != "vllm", f"rollout.name is {rollout['name']}, and only vllm scores a draft"),
         (
@@ -128,8 +139,16 @@ def served(reuse: ReuseMethod, rollout: Mapping[str, Any]) -> tuple[ReuseMethod,
             "rollout.top_p or rollout.top_k truncates the distribution, and vLLM scores a draft under the whole one",
         ),
         (
-            scores and rollout.get("logprobs_mode") not in ("processed_logprobs", "raw_logprobs"),
-            f"rollout.logprobs_mode is {rollout.get('logprobs_mode')}, which gives no log-probabilities",
+            scores and mode not in ("processed_logprobs", "raw_logprobs"),
+            f"rollout.logprobs_mode is {mode}, which gives no log-probabilities",
+        ),
+        (
+            scores and "speculative_config" in vllm,
+            "engine_kwargs.vllm.speculative_config speculates, and vLLM then ignores the biases of a first token",
+        ),
+        (
+            scores and "logits_processors" in vllm,
+            "engine_kwargs.vllm.logits_processors changes what is sampled, and not the scores of a draft",
         ),
         ("worker_cls" in vllm, "engine_kwargs.vllm.worker_cls names another worker than vLLM's"),
         (
@@ -176,6 +195,8 @@ def plan(config: Any, settings: ReuseSettings, stops: frozenset[int], max_model_
             allowed="sync",
         )
     reuse, replaced = served(settings.reuse, rollout)
+    vllm = given_to_vllm(rollout)
+    max_model_len = min(max_model_len, vllm.get("max_model_len", max_model_len))
     # A token: id, log-probability and step, and 8 bytes for each of the top; a response: about two kilobytes.
     most_bytes = rollout.response_length * (12 + 8 * reuse.retention.top) + 2048
     limits = {name: rollout[name] for name in ("prompt_length", "response_length", "temperature", "top_p", "top_k")}
@@ -186,12 +207,18 @@ def plan(config: Any, settings: ReuseSettings, stops: frozenset[int], max_model_
         prompt_length=rollout.prompt_length,
         response_length=rollout.response_length,
         max_model_len=max_model_len,
-        biased=rollout.get("logprobs_mode") == "processed_logprobs",
+        biased=vllm.get("logprobs_mode", rollout.get("logprobs_mode")) == "processed_logprobs",
         seeded=bool(rollout.get("full_determinism")),
         seed=settings.seed,
         capacity=max(1, int(settings.memory_gib * 2**30 / most_bytes)),
         folder=Path(trainer.default_local_dir).absolute() / FOLDER if trainer.save_freq > 0 else None,
-        setup={**limits, "max_model_len": max_model_len, "reuse": reuse.model_dump(mode="json"), "model": model},
+        setup={
+            **limits,
+            "max_model_len": max_model_len,
+            "reuse": reuse.model_dump(mode="json"),
+            "model": model,
+            "stops": sorted(stops),
+        },
     )
 
 

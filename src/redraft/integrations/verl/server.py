@@ -23,6 +23,10 @@ LEAST_MASS = 2.0**-24
 """Smallest mass of a residual distribution: log-probabilities are float32, so a smaller mass is rounding error."""
 
 
+class OtherEndError(RuntimeError):
+    """verl's servers end responses with other tokens, or at another length, than the plan knows."""
+
+
 class ServerEngine:
     """Engine and session of one response.
 
@@ -81,7 +85,7 @@ class ServerEngine:
         """Sample after prompt and prefix; see `redraft.rollout.engine.Session.decode`.
 
         Raises:
-            RuntimeError: if a request was aborted, or ended with another token than `stops`.
+            RuntimeError: if a request was aborted, or did not end as it should.
         """
         assert isinstance(draws, Inversion)
         check_capabilities(self.capabilities, residual=first is not None, top=top)
@@ -112,8 +116,9 @@ class ServerEngine:
         """Sample up to `max_tokens` tokens after a prefix, as verl does, with further settings of vLLM."""
         seed = {"seed": seed_of(uniform)} if self.plan.seeded else {}
         output = await self._ask(prefix, self._sampling | {"max_tokens": max_tokens, "logprobs": True} | seed | further)
-        if any(token in self.stops for token in output.token_ids[:-1]):
-            raise RuntimeError("verl's server went on after a token that should end a response")
+        *others, last = output.token_ids
+        if self.stops.intersection(others) or (last not in self.stops and len(others) + 1 != max_tokens):
+            raise OtherEndError(f"it did not end with {sorted(self.stops)} or at the limit; no more drafts are used")
         return continuation_of(output, self.stops, max_tokens)
 
     async def _rows(self, response: np.ndarray, top: int) -> TopLogProbs:

@@ -19,7 +19,7 @@ import numpy as np
 from redraft.errors import UserError
 from redraft.files import read_json, write_atomically, write_json
 from redraft.integrations.verl.plan import Plan, setup_text
-from redraft.integrations.verl.tally import Outcome, Tally
+from redraft.integrations.verl.tally import OTHER_END, Outcome, Tally
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import described, pack_groups, unpack_groups
 from redraft.rollout.types import Group, Rollout, Sample
@@ -41,6 +41,7 @@ class DraftStore:
         self._taken: set[int] = set()  # drafts that were asked for in this step
         self._new: dict[int, Group] = {}  # responses of this step, by key
         self._busy = 0
+        self._trusted = True  # until a response ends otherwise than the plan says
         self._unused: dict[int, int] = {}  # steps whose drafts are not in use, and since when
         self._tallies: dict[int, Tally] = {}
 
@@ -48,22 +49,25 @@ class DraftStore:
         """The plan, for processes that sample responses."""
         return self.plan
 
-    def begin(self, step: int) -> None:
-        """Begin a step; verl may dispatch several batches of it.
+    def begin(self, step: int, elsewhere: int = 0) -> None:
+        """Begin a step, of which verl may dispatch several batches.
+
+        Args:
+            elsewhere: prompts of the batch whose data name another agent loop.
 
         Raises:
             UserError: in the first step, if saved drafts are damaged.
         """
-        if step == self._step:
-            return
-        if self._step is None:
-            self._restore(step)
-        self._step = step
-        self._taken.clear()
-        self._new.clear()
-        evicted = self._evict()
-        self._remove_unused(step)
-        self._tallies[step] = Tally(evicted=evicted, replaced=bool(self.plan.replaced))
+        if step != self._step:
+            if self._step is None:
+                self._restore(step)
+            self._step = step
+            self._taken.clear()
+            self._new.clear()
+            evicted = self._evict()
+            self._remove_unused(step)
+            self._tallies[step] = Tally(evicted=evicted, replaced=bool(self.plan.replaced))
+        self._tally.own["other_loop"] += elsewhere
 
     def find(self, key: int) -> tuple[Rollout | None, bool]:
         """Draft of an earlier step, if there is one, and whether the response becomes the next draft.
@@ -75,29 +79,37 @@ class DraftStore:
         if key in self._taken:
             return None, False
         self._taken.add(key)
+        if not self._trusted:
+            return None, False
         return self.memory.drafts(key, before=self._step).get(0), True
 
     def put(self, key: int, rollout: Rollout | None, outcome: Outcome) -> None:
         """Count a response after `find`, and store it if it becomes a draft."""
         assert self._step is not None
+        self._busy -= 1
+        self._trusted &= outcome.own != OTHER_END
         if rollout is not None and self.memory.retention.visits:
             group = Group(key, self._step, (Sample(rollout, 0.0),))
             self.memory.put(group)
             self._stored_at[key], self._new[key] = self._step, group
-        self._tallies[self._step].add(outcome)
-        self._busy -= 1
+        self._tally.add(outcome)
         if not self._busy and self._new and self.plan.folder:
             self._save(self.plan.folder)
 
     def count(self, outcome: Outcome) -> None:
-        """Count a response without `find`."""
+        """Count a response that asked for no draft."""
+        self._tally.add(outcome)
+
+    @property
+    def _tally(self) -> Tally:
+        """Counts of this step; of a response that ends after verl logged the step, they are lost."""
         assert self._step is not None
-        self._tallies[self._step].add(outcome)
+        return self._tallies.get(self._step, Tally())
 
     def metrics(self, step: int) -> dict[str, float]:
         """Metrics of a step for verl's logger, in the first call; empty if the step has no responses."""
         tally = self._tallies.pop(step, None)
-        return tally.metrics(len(self._stored_at)) if tally and tally.responses else {}
+        return tally.metrics(len(self._stored_at)) if tally and (tally.responses or tally.own.total()) else {}
 
     def _evict(self) -> int:
         """Drop the oldest drafts above the capacity, in the order of step and key; returns how many."""
@@ -157,13 +169,13 @@ def prepare_folder(plan: Plan) -> None:
     """Make the folder of a run's drafts, with a file of their setup.
 
     Raises:
-        UserError: if the folder has drafts of another setup.
+        UserError: if the folder has drafts of another setup, or of one that is not known.
     """
     if plan.folder is None:
         return
     file, setup = plan.folder / "setup.json", setup_text(plan.setup)
-    if file.exists() and files_of(plan.folder):
-        saved = read_json(file)
+    if files_of(plan.folder):
+        saved = saved if isinstance(saved := read_json(file), dict) else {}
         different = sorted(key for key in setup.keys() | saved.keys() if setup.get(key) != saved.get(key))
         if different:
             raise UserError(

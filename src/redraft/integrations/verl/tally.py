@@ -3,6 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+OTHER_END = "other_end"
+"""Why a response is verl's own if its end shows that the plan does not know the servers' ends."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -66,7 +69,7 @@ class Tally:
         kept, drafts = sum(self.cuts), len(self.cuts)
         found = {
             "responses": self.responses,
-            "with_draft": drafts / self.responses,
+            "with_draft": drafts / max(self.responses, 1),
             "kept_share": kept / max(self.tokens, 1),
             "tokens_saved": kept,
             "tokens_sampled": self.tokens - kept,
@@ -74,7 +77,7 @@ class Tally:
             "rule_replaced": self.replaced,
             "memory/drafts": stored,
             "memory/evicted": self.evicted,
-        } | {f"own_response/{why}": count for why, count in self.own.items() if why}
+        } | {f"own_response/{why}": count for why, count in self.own.items() if count}
         if drafts:
             found |= {
                 "kept_of_draft": kept / self.draft,
