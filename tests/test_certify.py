@@ -441,6 +441,20 @@ def test_a_policy_that_changes_or_is_noisy_is_an_error(model):
     assert certificate(exact, Changing(9)).verdict is Verdict.PASSES
 
 
+def test_responses_that_are_copied_between_equal_prompts_fail(model):
+    """In another order, as from a cache: no response is compared with the one of its own index alone."""
+    exact = Sampling(model, rng())
+
+    def sampler(prompts, samples, max_tokens):
+        half = exact(prompts[:8], samples, max_tokens)
+        return half + [group[::-1] for group in half] if cached else exact(prompts, samples, max_tokens)
+
+    for cached in (True, False):
+        found = certify(sampler, model, PROMPTS[:8] * 2, samples=16, max_tokens=24)
+        assert ("equal responses" in [test.name for test in found.failures]) == cached
+        assert (found.verdict is Verdict.FAILS) == cached, str(found)
+
+
 def test_few_responses_to_a_prompt_hide_no_failure(model):
     """A G-test without freedom has no p-value, and NaN is neither the smallest nor the largest one."""
     greedy = Sampling(model, rng(), warp=lambda logits, rows, step: logits * 1e6)

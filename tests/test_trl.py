@@ -6,7 +6,12 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from redraft.lab.audit.enumeration import Space
+from redraft.lab.audit.goodness import g_test
+from redraft.lab.audit.tiny_models import ModelPolicy, drifting
 
 ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv-trl/bin/python"
@@ -19,7 +24,11 @@ pytestmark = [
 
 def in_trl(folder, *arguments):
     """Standard output of TRL's Python in a folder."""
-    variables = {"PYTHONPATH": str(ROOT / "src"), "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}
+    variables = {
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [PYTHON, *map(str, arguments)]
     result = subprocess.run(
         command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, timeout=900, check=False
@@ -73,3 +82,22 @@ def test_log_probabilities_and_prompts_are_those_of_trl(found):
 def test_a_setting_that_is_not_supported_ends_the_training(found):
     assert "does not support this setting" in found["error"]
     assert "top_k" in found["error"]
+
+
+@pytest.mark.parametrize("loop", ["own", "function"])
+def test_responses_without_reuse_have_the_distribution_of_trl_s_own_loop(loop, found):
+    """Both are compared with the enumerated distribution at the trainer's temperature, 0.8, and not with that at 1."""
+    space = Space(3, 3)
+    (model,) = drifting(space, 1, 0, scale=0.6)
+    counts = np.array(found["counts"][loop])
+    for temperature in (0.8, 1.0):
+        expected = ModelPolicy(space, model, temperature).response_distribution()
+        assert g_test(counts, expected).rejected == (temperature == 1.0)
+
+
+def test_steps_with_the_same_responses_are_those_of_trl_s_own_loop(found):
+    """Advantages, losses, gradients and weights, with two optimizer steps in each of two iterations."""
+    steps = found["steps"]
+    assert steps["function"] == steps["own"]
+    assert len(steps["own"]["logs"]) == 4
+    assert len(set(steps["own"]["advantages"][0])) > 4

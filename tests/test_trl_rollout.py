@@ -37,13 +37,14 @@ class Tokenizer:
         return {str(token): token for token in range(self.size)}
 
 
-def trainer_of(model, folder="run", **settings):
+def trainer_of(model, folder="run", temperature=1.0, **settings):
     """What the function uses of a GRPOTrainer, in training."""
-    args = {"seed": 0, "temperature": 1.0, "max_completion_length": SPACE.longest, "output_dir": str(folder)}
+    args = {"seed": 0, "max_completion_length": SPACE.longest, "output_dir": str(folder)}
     args |= {"gradient_accumulation_steps": 2} | {name: allowed[0] for name, allowed in ALLOWED.items()} | settings
     logged, handler = [], SimpleNamespace(callbacks=[])
     return SimpleNamespace(
         args=SimpleNamespace(**args),
+        temperature=temperature,
         model=model.train(),
         accelerator=SimpleNamespace(num_processes=1, mixed_precision="no"),
         is_deepspeed_enabled=False,
@@ -134,7 +135,8 @@ def test_a_conversation_is_tokenised_by_the_chat_template(model):
 def test_evaluation_has_no_drafts_and_leaves_training_as_it_is(model):
     """Numbers differ between evaluation batches, and training goes on as without evaluation."""
     plain, with_evaluation = (ReuseRollout("residual", top=3) for _ in range(2))
-    expected = [plain([TEXT] * 8, trainer_of(model)) for _ in range(2)]
+    trainer = trainer_of(model)
+    expected = [plain([TEXT] * 8, trainer) for _ in range(2)]
     trainer = trainer_of(model)
     assert with_evaluation([TEXT] * 8, trainer) == expected[0]
     logged = len(trainer.logged)
@@ -301,12 +303,60 @@ def test_a_rule_or_setting_that_does_not_exist_is_rejected(rule, settings, key):
     assert (error.value.key, bool(error.value.allowed)) == (key, True)
 
 
+@pytest.mark.parametrize("rule", ["one_hot", "residual", "block"])
+def test_drafts_of_another_limit_or_other_end_tokens_keep_the_policy_s_distribution(rule, policies, model):
+    """The first pass is longer and has no end token, as before a resumed training with other settings."""
+    rollout = ReuseRollout(rule) if rule == "one_hot" else ReuseRollout(rule, top=3)
+    trainer = trainer_of(model, max_completion_length=6)
+    trainer.eos_token_ids = []
+    assert set(map(len, rollout([TEXT] * 1000, trainer)["completion_ids"])) == {6}
+    trainer.args.max_completion_length, trainer.eos_token_ids = 3, [0]
+    update(model, policies[1])
+    found = rollout([TEXT] * 1000, trainer)["completion_ids"]
+    assert dict(trainer.logged[-6:])["reuse/kept_share"] > 0.05
+    expected = ModelPolicy(SPACE, policies[1]).response_distribution()
+    counts = np.bincount([SPACE.index[tuple(tokens)] for tokens in found], minlength=len(expected))
+    assert not g_test(counts, expected).rejected
+
+
+def test_another_number_of_generations_has_drafts_for_the_indices_that_were_there(model):
+    """Also of a pass before the last one, at the indices that the last one did not have."""
+    rollout, trainer = ReuseRollout(), trainer_of(model)
+    for count, drafts in ((6, 0), (4, 1), (8, 0.75)):
+        rollout([TEXT] * count, trainer)
+        assert dict(trainer.logged[-6:])["reuse/drafts"] == drafts
+
+
+def test_another_trainer_begins_with_an_empty_memory_and_gets_the_callback(policies, model):
+    rollout, trainer = ReuseRollout(), trainer_of(model)
+    rollout([TEXT] * 2, trainer)
+    other = trainer_of(deepcopy(policies[1]))
+    rollout([TEXT] * 2, other)
+    assert ("reuse/drafts", 0) in other.logged
+    assert other.callback_handler.callbacks == [rollout]
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "a prompt has no tokens"), ("1 3", "that the model does not know")])
+def test_a_prompt_that_the_model_cannot_read_is_one_clear_error(text, message, model):
+    with pytest.raises(UserError, match=message):
+        ReuseRollout()([TEXT, text], trainer_of(model))
+
+
+@pytest.mark.parametrize(("key", "value"), [("suppress_tokens", [1]), ("min_p", 0.1), ("min_new_tokens", 2)])
+def test_what_trl_s_own_loop_takes_from_the_model_s_generation_config_is_rejected(key, value, model):
+    trainer = trainer_of(model)
+    setattr(model.generation_config, key, value)
+    with pytest.raises(UserError, match="does not support this setting") as error:
+        ReuseRollout()([TEXT], trainer)
+    assert error.value.key == f"generation_config.{key}"
+
+
 def test_more_stored_tokens_than_the_vocabulary_has_are_rejected(model):
     with pytest.raises(UserError, match="reuse.top"):
         ReuseRollout("residual", top=4)([TEXT], trainer_of(model))
 
 
-def test_the_engine_is_made_again_for_longer_prompts_another_model_and_another_temperature_alone(policies, model):
+def test_the_engine_is_made_again_for_longer_prompts_or_what_the_trainer_changed_alone(policies, model):
     rollout, trainer = ReuseRollout(most_rows=4), trainer_of(model)
     engines = []
     for prompts in (["1"], ["2"], ["1 2 1 2"] * 9, ["1"] * 3):
@@ -314,12 +364,15 @@ def test_the_engine_is_made_again_for_longer_prompts_another_model_and_another_t
         engines.append(rollout._engine)
     assert [engines[i] is engines[i + 1] for i in range(3)] == [True, False, True]
     assert engines[-1].max_rows == 4
-    trainer.args.temperature = 0.5
+    trainer.temperature = 0.5
     rollout(["1"], trainer)
     assert rollout._engine.temperature == 0.5
     trainer.model = deepcopy(policies[1]).train()
     rollout(["1"], trainer)
     assert rollout._engine.model is trainer.model
+    trainer.eos_token_ids = [0, 1]
+    rollout(["1"], trainer)
+    assert rollout._engine.stops == {0, 1}
 
 
 def test_under_mixed_precision_the_engine_computes_as_the_trainer_does(model):

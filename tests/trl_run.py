@@ -5,12 +5,17 @@ import json
 import sys
 from contextlib import redirect_stdout
 
+import numpy as np
 import torch
 from datasets import Dataset
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
+from benchmarks.trl_rollouts import responses
+from benchmarks.trl_rollouts import trainer_of as small_trainer_of
 from redraft.integrations.trl import ReuseRollout, tokens_of
+from redraft.lab.audit.enumeration import Space
+from redraft.lab.audit.tiny_models import PROMPT, drifting
 from redraft.tasks.tokenizer import make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -73,6 +78,54 @@ class Observed(ReuseRollout):
         return found
 
 
+def counts_of(rollout):
+    """Counts of the responses of `Space(3, 3)` to `PROMPT`, next to a longer prompt, which pads it."""
+    space = Space(3, 3)
+    trainer = small_trainer_of(*drifting(space, 1, 0, scale=0.6), [PROMPT], rollout, **AT)
+    tokens, _ = responses(trainer, [PROMPT] * 3000 + [[*PROMPT, 2, 2, 1]] * 100)
+    return np.bincount([space.index[tuple(each)] for each in tokens[:3000]], minlength=len(space.responses)).tolist()
+
+
+AT = {"max_completion_length": 3, "temperature": 0.8}
+
+
+class Kept(ReuseRollout):
+    """Keeps what it returns."""
+
+    def __call__(self, prompts, trainer):
+        self.found = super().__call__(prompts, trainer)
+        torch.manual_seed(1)  # TRL shuffles responses
+        return self.found
+
+
+def step_of(kept, own):
+    """Advantages, logs and weights of two optimizer steps in each of two iterations over the same responses."""
+    model = drifting(Space(16, 1), 1, 0)[0]
+    prompts = [[1, 2, 3], [4, 5], [6], [7, 8, 9, 10]]
+    settings = {"per_device_train_batch_size": 8, "num_generations": 4, "steps_per_generation": 2, "num_iterations": 2}
+    settings |= {"gradient_accumulation_steps": 1, "max_steps": 4, "learning_rate": 1e-2, "seed": 3}
+    trainer = small_trainer_of(model, prompts, None if own else kept, max_completion_length=12, **settings)
+    advantages, score = [], trainer._generate_and_score_completions
+
+    def generate(prompt_ids, *_):
+        assert prompt_ids == kept.found["prompt_ids"]
+        torch.manual_seed(1)
+        return kept.found["completion_ids"], None
+
+    def scored(inputs):
+        advantages.append((found := score(inputs))["advantages"].tolist())
+        return found
+
+    trainer._generate_and_score_completions = scored
+    if own:
+        trainer._generate_single_turn = generate
+    trainer.train()
+    keys = ("loss", "grad_norm", "entropy", "clip_ratio/region_mean")
+    logs = [{key: each[key] for key in keys} for each in trainer.state.log_history if "loss" in each]
+    weights = b"".join(each.detach().numpy().tobytes() for each in trainer.model.state_dict().values())
+    return {"advantages": advantages, "logs": logs, "weights": hashlib.sha256(weights).hexdigest()}
+
+
 def main():
     evaluated = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8}
     whole = trainer_of(ReuseRollout(), "run", **evaluated)
@@ -95,7 +148,10 @@ def main():
         error = ""
     except Exception as raised:
         error = str(raised)
+    same = Kept("none")
     return {
+        "counts": {"own": counts_of(None), "function": counts_of(ReuseRollout("none"))},
+        "steps": {"function": step_of(same, own=False), "own": step_of(same, own=True)},
         "whole": result_of(whole),
         "resumed": result_of(resumed),
         "none": result_of(none),

@@ -1,5 +1,6 @@
 """Certificate of a sampler: samples responses, tests them against the policy, and states level and power."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -197,9 +198,14 @@ def _called(sampler: Sampler, prompts: list[list[int]], samples: int, max_tokens
     found = checked_responses(groups, len(prompts), samples, max_tokens)
     if not any(each.tokens for group in found for each in group):
         raise UserError(f"the sampler returned no token in call {call + 1}")
-    return [
-        Response(call, prompt, sample, each) for prompt, group in enumerate(found) for sample, each in enumerate(group)
-    ]
+    # Equal prompts are one prompt with more samples: responses might be copied between them.
+    count, responses = Counter[int](), []
+    for prompt, group in enumerate(found):
+        first = prompts.index(prompts[prompt])
+        for each in group:
+            responses.append(Response(call, first, count[first], each))
+            count[first] += 1
+    return responses
 
 
 def _verdict(results: list[Result], least: float | None, resolution: float) -> tuple[Verdict, str]:

@@ -54,6 +54,28 @@ ALLOWED: Mapping[str, tuple[object, ...]] = {
     "use_transformers_continuous_batching": (False,),
 }
 """Settings of a GRPOConfig that the engine does not support, and their neutral values."""
+GENERATION: Mapping[str, tuple[object, ...]] = {
+    "min_p": (0.0,),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "top_h": (),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "no_repeat_ngram_size": (0,),
+    "bad_words_ids": ([],),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "sequence_bias": ({},),
+    "exponential_decay_length_penalty": (),
+    "guidance_scale": (1.0,),
+    "watermarking_config": (),
+    "num_beams": (1,),
+}
+"""The same for a model's generation config, where None is neutral too. TRL's own loop applies these: `generate` reads there what the
+GRPOConfig does not set (transformers 5.10, `_prepare_generation_config`)."""
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +121,7 @@ class ReuseRollout(TrainerCallback):
         self.memory = PromptMemory(self.rule.retention, most_tokens)
         self._engine: TorchEngine | None = None
         self._owner: dict[str, Any] = {}
-        self._begun = False
+        self._trainer: Any = None  # that the memory belongs to
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list]:
         """Sample a response to each prompt.
@@ -115,6 +137,7 @@ class ReuseRollout(TrainerCallback):
         """
         check_trainer(trainer)
         tokens = tokens_of(prompts, trainer)
+        _check_tokens(tokens, trainer.model)
         engine = self._engine_for(trainer, tokens)
         if trainer.model.training:
             rollouts = self._train(tokens, engine, trainer)
@@ -173,10 +196,12 @@ class ReuseRollout(TrainerCallback):
         return engine.run(*(strategy(task, context) for task, _ in tasks.values()))
 
     def _engine_for(self, trainer: Any, prompts: list[list[int]]) -> TorchEngine:
-        """The engine over the trainer's model; a new one for another model or temperature, or longer prompts."""
+        """The engine; a new one for another model, temperature or end token, or longer prompts."""
         model, args, engine = trainer.model, trainer.args, self._engine
+        # The trainer's temperature is that of its loss; one that is changed in the configuration afterwards is not.
+        temperature, stops = trainer.temperature, frozenset(trainer.eos_token_ids)
         longest, rows = max(map(len, prompts)) + args.max_completion_length, min(self.most_rows, len(prompts))
-        if engine is not None and engine.model is model and engine.temperature == args.temperature:
+        if engine is not None and (engine.model, engine.temperature, engine.stops) == (model, temperature, stops):
             if longest <= engine.max_length and rows <= engine.max_rows:
                 return engine
             longest, rows = max(longest, engine.max_length), max(rows, engine.max_rows)
@@ -186,17 +211,17 @@ class ReuseRollout(TrainerCallback):
         mixed = trainer.accelerator.mixed_precision == "bf16" and model.dtype == torch.float32
         self._engine = TorchEngine(
             model,
-            stops=trainer.eos_token_ids,
+            stops=stops,
             max_length=longest,
             max_rows=rows,
-            temperature=args.temperature,
+            temperature=temperature,
             autocast=torch.bfloat16 if mixed else None,
         )
         return self._engine
 
     def _begin(self, trainer: Any) -> None:
         """Before the first rollout of a call of `trainer.train`: read the memory of the checkpoint, if there is one."""
-        if self._begun:
+        if self._trainer is trainer:
             return
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
@@ -215,15 +240,15 @@ class ReuseRollout(TrainerCallback):
             self.memory.counters["evaluations"] = evaluations
             if done:
                 logger.warning("redraft: %s has no memory of rollouts, so this pass has no drafts", checkpoint)
-        self._begun = True
+        self._trainer = trainer
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Let the next rollout read the memory of the trainer's step."""
-        self._begun = False
+        self._trainer = None
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the memory into the checkpoint that the trainer has just written."""
-        if self._begun:
+        if self._trainer is not None:
             self.memory.save(_checkpoint(args, state.global_step) / FOLDER, self._owner)
 
 
@@ -237,8 +262,12 @@ def check_trainer(trainer: Any) -> None:
     for key, allowed in ALLOWED.items():
         if getattr(args, key, allowed[0]) not in allowed:
             raise _unsupported(key, getattr(args, key), str(allowed[0]))
-    if not args.temperature > 0:
-        raise _unsupported("temperature", args.temperature, "above 0")
+    for key, allowed in GENERATION.items():
+        value = getattr(getattr(model, "generation_config", None), key, None)
+        if value is not None and value not in allowed:
+            raise _unsupported(f"generation_config.{key}", value, "None in the model's generation_config")
+    if not trainer.temperature > 0:
+        raise _unsupported("temperature", trainer.temperature, "above 0")
     if not isinstance(args.max_completion_length, int) or args.max_completion_length < 1:
         raise _unsupported("max_completion_length", args.max_completion_length, "at least 1")
     if accelerator.num_processes > 1:
@@ -272,6 +301,22 @@ def tokens_of(prompts: Sequence[Any], trainer: Any) -> list[list[int]]:
         return_dict=True,
         **trainer.chat_template_kwargs,
     )["input_ids"]
+
+
+def _check_tokens(prompts: list[list[int]], model: PreTrainedModel) -> None:
+    """Reject prompts that the model cannot read."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    for row, prompt in enumerate(prompts):
+        if not prompt:
+            raise UserError("a prompt has no tokens", key="prompt", value=f"number {row} of the batch")
+        if max(prompt) >= vocabulary:
+            raise UserError(
+                "a prompt has a token that the model does not know",
+                key="prompt",
+                value=max(prompt),
+                allowed=f"0 to {vocabulary - 1}",
+                hint="tokenizer and model need to belong together",
+            )
 
 
 def metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

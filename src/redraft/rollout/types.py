@@ -87,6 +87,15 @@ class Rollout:
         """Tokens sampled for this rollout."""
         return self.length - self.prefix_length
 
+    def leading(self, count: int) -> "Rollout":
+        """Its first tokens, as a response of at most `count` tokens."""
+        if self.length <= count:
+            return self
+        columns = {name: getattr(self, name)[:count] for name in ("tokens", "log_probs", "sampled_at")}
+        weights = None if self.log_weights is None else self.log_weights[:count]
+        top = self.top and self.top.leading(count)
+        return replace(self, **columns, finish=Finish.LENGTH, top=top, log_weights=weights)
+
     @property
     def fully_reused(self) -> bool:
         """True if the whole draft was kept."""

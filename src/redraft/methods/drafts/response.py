@@ -106,7 +106,12 @@ async def complete(
     verifier: DraftVerifier | None = None,
     numbers: SamplingNumbers = inverse_cdf,
 ) -> Rollout:
-    """Verify a draft, if it has tokens, and sample the rest of the response after the kept prefix."""
+    """Verify a draft, if it has tokens, and sample the rest of the response after the kept prefix.
+
+    Of a draft that was sampled with a larger limit or other end tokens only what is a response today is used.
+    """
+    (ends,) = np.isin(draft.tokens, list(context.engine.stops)).nonzero()
+    draft = draft.leading(min([context.limit, *(ends[:1] + 1)]))
     async with context.engine.session(context.prompts[draft.prompt]) as session:
         kept = Verification(0, draft.log_probs)
         if verifier and draft.length:

@@ -1,0 +1,119 @@
+"""Rollouts of TRL's GRPOTrainer over a small model: by its own loop, or by redraft's rollout function.
+
+`trainer_of` makes a trainer whose prompts and responses are texts of token ids. The module is also a process of TRL's
+environment (`make trl`) that answers the requests of `benchmarks.certificates`:
+`python -m benchmarks.trl_rollouts RULE CURRENT EARLIER`, with the folders of two models. Each line of the standard
+input is a request, and each line of the standard output its responses.
+"""
+
+import json
+import sys
+import tempfile
+import warnings
+from contextlib import redirect_stdout
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from trl import GRPOConfig, GRPOTrainer
+
+from redraft.integrations.trl import ReuseRollout
+
+OWN = "own"
+"""In place of a rule: TRL's own loop."""
+
+
+def text_of(tokens: list[int]) -> str:
+    """Token ids as a text, which the tokenizer of `trainer_of` reads."""
+    return " ".join(map(spelled, tokens))
+
+
+def spelled(token: int) -> str:
+    """A token as a word, which no other token's contains: a tokenizer cuts its special tokens out of words."""
+    return f"t{token}."
+
+
+def trainer_of(
+    model: PreTrainedModel, prompts: list[list[int]], rollout: ReuseRollout | None = None, **settings: Any
+) -> GRPOTrainer:
+    """A trainer on a processor in float32; without a rollout function it generates by itself.
+
+    Args:
+        model: token 0 ends a response.
+        prompts: token ids of the prompts of the training.
+        settings: of its GRPOConfig.
+    """
+    vocabulary = Tokenizer(models.WordLevel({spelled(i): i for i in range(model.config.vocab_size)}))
+    vocabulary.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    end = spelled(0)
+    defaults = {"per_device_train_batch_size": 8, "num_generations": 2, "max_steps": 1, "logging_steps": 1}
+    defaults |= {"bf16": False, "use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # `rollout_func` is experimental
+        return GRPOTrainer(
+            model,
+            reward_funcs=length,
+            args=GRPOConfig(output_dir=tempfile.mkdtemp(), **defaults | settings),
+            train_dataset=Dataset.from_dict({"prompt": list(map(text_of, prompts))}),
+            processing_class=PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token=end, eos_token=end),
+            rollout_func=rollout,
+        )
+
+
+def length(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """Reward of each response: its number of tokens."""
+    return list(map(float, map(len, completion_ids)))
+
+
+def responses(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[int]], list[list[float]] | None]:
+    """Tokens, and log-probabilities if there are any, of a response to each prompt, as in a training step."""
+    trainer.model.train()
+    prompt_ids, tokens, _, _, log_probs, *_ = trainer._generate(list(map(text_of, prompts)))
+    assert prompt_ids == prompts
+    return tokens, log_probs
+
+
+class Rollouts:
+    """A trainer that answers requests.
+
+    With a rule that has drafts, each answer is the second of two passes: the first one is by the earlier policy.
+
+    Args:
+        rule: of `ReuseRollout`, or `OWN`.
+        current: folder of the policy.
+        earlier: folder of the earlier policy.
+    """
+
+    def __init__(self, rule: str, current: str, earlier: str) -> None:
+        self.rule, self.calls = rule, 0
+        self.model = AutoModelForCausalLM.from_pretrained(current)
+        self.weights = [AutoModelForCausalLM.from_pretrained(each).state_dict() for each in (earlier, current)]
+        torch.manual_seed(0)
+
+    def __call__(self, prompts: list[list[int]], samples: int, max_tokens: int) -> list[Any]:
+        """A response to each prompt, `samples` times in a row."""
+        self.calls += 1
+        # A new seed and an empty memory for each call: with drafts from the last call, calls were not independent.
+        settings = {"seed": self.calls, "max_completion_length": max_tokens, "num_generations": samples}
+        rollout = None if self.rule == OWN else ReuseRollout(self.rule)
+        trainer = trainer_of(self.model, prompts, rollout, per_device_train_batch_size=samples, **settings)
+        rows = [prompt for prompt in prompts for _ in range(samples)]
+        for weights in self.weights[-1:] if self.rule in (OWN, "none") else self.weights:
+            self.model.load_state_dict(weights)
+            found = responses(trainer, rows)
+        return list(found)
+
+
+def main(rule: str, current: str, earlier: str) -> None:
+    """Answer requests, objects with the arguments of `Rollouts`, until the standard input ends."""
+    answers = sys.stdout
+    with redirect_stdout(sys.stderr):
+        rollouts = Rollouts(rule, current, earlier)
+        for line in sys.stdin:
+            print(json.dumps(rollouts(**json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
