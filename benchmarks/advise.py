@@ -23,7 +23,7 @@ from redraft.errors import UserError
 from redraft.lab.advise.advice import fastest
 from redraft.lab.advise.ranking import MethodSeconds, ranked
 from redraft.lab.advise.recorded import by_agreement, read_recorded
-from redraft.lab.advise.replayed import Matching
+from redraft.lab.advise.replayed import Drafters
 from redraft.lab.advise.sample import ONE_HOT, PLAIN, PromptSample, work_of
 from redraft.lab.advise.work import Device, RowWork, Work
 from redraft.lab.predict.saved_rollouts import Draft
@@ -230,7 +230,7 @@ class Evidence:
     later: list[dict[str, Work]]
 
 
-def simulated(source: Source, matching: Matching, seed: int) -> Evidence:
+def simulated(source: Source, drafters: Drafters, seed: int) -> Evidence:
     """Run a source: two epochs without reuse, and every method in the epochs after them."""
     rng = np.random.default_rng([seed, source.vocabulary, source.length, int(1000 * source.drift), int(source.spread)])
     policies = [TablePolicy.first(source, rng)]
@@ -252,11 +252,8 @@ def simulated(source: Source, matching: Matching, seed: int) -> Evidence:
     drafts, later = {rule: Drafts.of(rows, plain[1], policies[1]) for rule in RULES}, []
     for epoch in range(2, EPOCHS):
         # Drafters and plain decoding sample what they sample whatever was there before.
-        now = [
-            PromptSample(contexts[p], grouped[epoch - 1][p], grouped[epoch][p], earlier=_before(grouped, epoch, p))
-            for p in range(PROMPTS)
-        ]
-        work = {name: of for name, of in work_of(now, matching).items() if name != ONE_HOT}
+        now = [PromptSample(contexts[p], grouped[epoch - 1][p], grouped[epoch][p]) for p in range(PROMPTS)]
+        work = {name: of for name, of in work_of(now, drafters).items() if name != ONE_HOT}
         for rule in RULES:
             drafts[rule], of_rows = reused(rule, rows, drafts[rule], policies[epoch], source.limit, rng)
             work[rule] = Work.of_groups([[of_rows[p * GROUP : (p + 1) * GROUP]] for p in range(PROMPTS)])
@@ -275,14 +272,10 @@ def _with_log_probs(prompt: int, responses: Sequence[np.ndarray], policy: TableP
     return [Draft(prompt, r, policy.at(prompt, r)[np.arange(len(r)), r]) for r in responses]
 
 
-def _before(grouped: Sequence[Sequence[list[np.ndarray]]], epoch: int, prompt: int) -> list[np.ndarray]:
-    return [tokens for earlier in grouped[: epoch - 1] for tokens in earlier[prompt]]
-
-
 SOURCES = [Source(*each) for each in product((32, 256), (40, 120), (0.05, 0.2, 0.6), (4.0, 8.0))]
 
 
-def recorded(matching: Matching) -> Iterator[tuple[str, Evidence]]:
+def recorded(drafters: Drafters) -> Iterator[tuple[str, Evidence]]:
     """Runs that know acceptance by policies in two epochs or more: the first one is known, the others come later."""
     for folder in sorted(map(Path, glob.glob(os.environ.get("REDRAFT_RUNS", PATTERN)))):
         try:
@@ -293,15 +286,15 @@ def recorded(matching: Matching) -> Iterator[tuple[str, Evidence]]:
             known = [read_recorded(run, epoch, LENIENCES[PUBLISHED], "cpu") for epoch in epochs]
         except UserError:  # unfinished, with reuse, or with too few epochs or policies
             continue
-        later = [work_of(each.samples, matching) for each in known if each.pairs]
+        later = [work_of(each.samples, drafters) for each in known if each.pairs]
         if later and first.pairs:
             name = "/".join(folder.parts[-3:])
             yield name, Evidence({POLICIES: first.samples, TOKENS: tokens.samples}, later)
 
 
-def outcomes(name: str, kind: str, evidence: Evidence, matching: Matching) -> Iterator[dict[str, object]]:
+def outcomes(name: str, kind: str, evidence: Evidence, drafters: Drafters) -> Iterator[dict[str, object]]:
     """A row for each regime of a source, each kind of knowledge, and the methods that may be picked."""
-    work = {known: work_of(samples, matching) for known, samples in evidence.samples.items()}
+    work = {known: work_of(samples, drafters) for known, samples in evidence.samples.items()}
     for (roofline, of_model), batch in product(ROOFLINES.items(), BATCHES):
         device = Device(of_model, LOOKUP_SECONDS)
         later = [
@@ -356,12 +349,12 @@ def summary(rows: pd.DataFrame, by: Sequence[str]) -> str:
 
 def regimes() -> Iterator[dict[str, object]]:
     """Outcomes of all regimes, simulated ones first."""
-    matching = Matching()
+    drafters = Drafters()
     for source in SOURCES:
-        limited = replace(matching, limit=source.limit)
+        limited = replace(drafters, limit=source.limit)
         yield from outcomes(str(source), "simulated", simulated(source, limited, seed=0), limited)
-    for name, evidence in recorded(matching):
-        yield from outcomes(name, "recorded", evidence, matching)
+    for name, evidence in recorded(drafters):
+        yield from outcomes(name, "recorded", evidence, drafters)
 
 
 def main() -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from benchmarks.advise import BATCHES, ROOFLINES, Source, outcomes, simulated
 from redraft.cli.app import main
+from redraft.config.decoding import NGram, Suffix
 from redraft.files import own_hash_file
 from redraft.lab.advise.advice import advice, fastest, sentence
 from redraft.lab.advise.agreement import SharedRatios, distribution_of_kept
 from redraft.lab.advise.ranking import ranked
 from redraft.lab.advise.replayed import (
-    Matching,
+    Drafters,
     common_prefix,
     kept_rows,
     ngram_rows,
@@ -40,7 +41,9 @@ from tests.columns import same
 from tests.selfspec import QWEN, ROUND
 from tests.test_predict import trained
 
-MATCHING = Matching(length=3, longest=4, shortest=1)
+SHORT = {"draft_lengths": [3], "longest": 4, "shortest": 1}
+NGRAMS, SUFFIXES = NGram(kind="ngram", **SHORT), Suffix(kind="suffix", least_share=0, **SHORT)
+DRAFTERS = Drafters(NGRAMS, SUFFIXES)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,7 @@ def test_a_kept_prefix_is_read_and_the_rest_is_decoded():
 
 def test_n_grams_are_replayed_token_by_token():
     """After 1 2 the pass proposes 3 1 2 from the prompt: all agree, and 3 follows; then 1 2 3, of which 1 agrees."""
-    (row,) = ngram_rows(numbers("123").tolist(), [numbers("1231239")], Matching(3, 4, 1))
+    (row,) = ngram_rows(numbers("123").tolist(), [numbers("1231239")], NGRAMS)
     # Token 1 comes with the prompt; then 2 3 1 + 2, then 3 (1 2) + 9.
     assert row.fed.tolist() == [3, 4, 4]
     assert row.cached.tolist() == [0, 3, 7]
@@ -113,30 +116,52 @@ def test_n_grams_are_replayed_token_by_token():
 
 def test_an_equal_earlier_response_leaves_a_pass_for_each_block():
     response = numbers("4172953608")
-    (row,) = suffix_rows([0], [response], [response], MATCHING)
-    (bound,) = perfect_rows([0], [response], MATCHING.length)
+    (row,) = suffix_rows([0], [response], [response], SUFFIXES)
+    (bound,) = perfect_rows([0], [response], 3)
     assert len(row.fed) == len(bound.fed) == 1 + math.ceil((len(response) - 1) / 4)
-    (alone,) = suffix_rows([0], [response], [], replace(MATCHING, shortest=3))
+    (alone,) = suffix_rows([0], [response], [], Suffix(kind="suffix", shortest=3, longest=4))
     assert len(alone.fed) == len(response)
     assert not alone.drafted.any()
 
 
 def test_a_response_that_has_ended_helps_the_others_of_its_group_and_none_before():
     short, long = numbers("55"), numbers("1234567555")
-    first, second = suffix_rows([0], [short, long], [], replace(MATCHING, shortest=1))
+    first, second = suffix_rows([0], [short, long], [], SUFFIXES)
     assert len(first.fed) == 2
     # After its own first 5 another one is proposed, since the short response has two.
     assert second.drafted.tolist().index(True) == 5
     assert second.fed[5] == 2
-    assert not any(each.drafted.any() for each in suffix_rows([0], [numbers("12"), numbers("12")], [], MATCHING))
+    assert not any(each.drafted.any() for each in suffix_rows([0], [numbers("12"), numbers("12")], [], SUFFIXES))
+
+
+def test_proposals_end_where_few_matches_go_on():
+    """After the prompt's token and 1 all three responses go on with 2, two of them with 3, and one of these with 4."""
+    earlier = [numbers("123456"), numbers("123777"), numbers("128")]
+    fed = {}
+    for share in (0.0, 0.5, 0.9):
+        of_share = Suffix(kind="suffix", least_share=share, shortest=2, draft_lengths=[3])
+        (row,) = suffix_rows([0], [numbers("129999")], earlier, of_share)
+        fed[share] = row.fed.tolist()[1]
+    assert fed == {0.0: 4, 0.5: 3, 0.9: 2}
+
+
+def test_the_replayed_drafters_have_the_decodings_defaults(run, capsys):
+    drafters = Drafters()
+    assert (drafters.ngram, drafters.suffix) == (NGram(kind="ngram"), Suffix(kind="suffix"))
+    before = advised(capsys, run, "--no-policies")["by_method"]
+    other = advised(capsys, run, "--no-policies", "--draft-length", "15", "--shortest", "3")["by_method"]
+    assert all(other[name]["passes"] != before[name]["passes"] for name in ("ngram", "suffix"))
+    assert other["head"]["saved_high"] > before["head"]["saved_high"] >= 0
+    same = ["--draft-length", "8", "--longest", "5", "--shortest", "2"]
+    assert advised(capsys, run, "--no-policies", *same)["by_method"]["ngram"] == before["ngram"]
+    same = ["--draft-length", "8", "--longest", "24", "--shortest", "1"]
+    assert advised(capsys, run, "--no-policies", *same)["by_method"]["suffix"] == before["suffix"]
 
 
 def test_nothing_is_proposed_after_the_longest_response():
     response = numbers("12345678")
-    fed = [
-        suffix_rows([0], [response[:limit]], [response], replace(MATCHING, length=9, limit=limit))[0].fed.tolist()
-        for limit in (8, 3, 2)
-    ]
+    of_nine = Suffix(kind="suffix", draft_lengths=[9])
+    fed = [suffix_rows([0], [response[:limit]], [response], of_nine, limit)[0].fed.tolist() for limit in (8, 3, 2)]
     # Of 8 tokens the first comes with the prompt and the last needs no proposal.
     assert fed == [[1, 7], [1, 2], [1, 1]]
 
@@ -221,7 +246,7 @@ SAMPLES = [sample(5, (10 + i, 30), 9) for i in range(6)]
 
 
 def test_methods_are_ranked_by_seconds_with_paired_intervals():
-    found = {one.method: one for one in ranked(work_of(SAMPLES, MATCHING), Device(QWEN, 0), 2, replicates=60)}
+    found = {one.method: one for one in ranked(work_of(SAMPLES, DRAFTERS), Device(QWEN, 0), 2, replicates=60)}
     seconds = [one.seconds.value for one in found.values()]
     assert seconds == sorted(seconds)
     plain, residual = found[PLAIN], found["residual"]
@@ -237,15 +262,15 @@ def test_methods_are_ranked_by_seconds_with_paired_intervals():
 
 
 def test_a_batch_may_have_more_prompts_than_there_are_and_one_prompt_has_no_interval():
-    of = work_of(SAMPLES, MATCHING)
+    of = work_of(SAMPLES, DRAFTERS)
     few, many = ({one.method: one for one in ranked(of, Device(QWEN, 0), n, replicates=0)} for n in (1, 60))
     assert many[PLAIN].seconds.value > few[PLAIN].seconds.value
-    alone = ranked(work_of(SAMPLES[:1], MATCHING), Device(QWEN, 0), 1)
+    alone = ranked(work_of(SAMPLES[:1], DRAFTERS), Device(QWEN, 0), 1)
     assert all(math.isnan(one.saved.low) for one in alone)
 
 
 def test_an_inexact_method_is_not_the_advice():
-    times = ranked(work_of(SAMPLES, MATCHING), Device(QWEN, 0), 1, replicates=20)
+    times = ranked(work_of(SAMPLES, DRAFTERS), Device(QWEN, 0), 1, replicates=20)
     assert fastest(times, {times[0].method: False}).method == times[1].method
 
 
@@ -267,7 +292,7 @@ def test_a_run_is_advised_with_and_without_policies(run, capsys, tmp_path):
     assert rows["block"]["source"] == "policies"
     assert rows["head"]["source"] == "unknown"
     assert rows["head"]["seconds"] is None
-    assert rows["head"]["saved_low"] == 0 < rows["head"]["saved_high"]
+    assert rows["head"]["saved_low"] == 0 <= rows["head"]["saved_high"]
     assert rows["suffix"]["source"] == "tokens"
     assert [name for name, row in rows.items() if not row["exact"]] == ["published, l = e^0.5"]
     known = [row["seconds"] for row in found["rows"] if row["seconds"] is not None]
@@ -305,7 +330,7 @@ def test_the_text_fits_and_ends_in_a_sentence(run, capsys):
 
 def test_the_sentence_names_plain_decoding_where_nothing_saves(run):
     slow = replace(A100, verify_overhead=1e9)
-    found = advice(open_run(run), Device(slow, 1.0), MATCHING, 1.0, with_policies=False)
+    found = advice(open_run(run), Device(slow, 1.0), DRAFTERS, 1.0, with_policies=False)
     assert found.rows[0].method == "plain"
     assert sentence(found.rows).startswith("Advice: plain decoding; no exact method is predicted to save time here")
 
@@ -315,6 +340,8 @@ def test_the_sentence_names_plain_decoding_where_nothing_saves(run):
     [
         (["--roofline", "tpu"], "no roofline is known by this name"),
         (["--shortest", "9", "--longest", "8"], "no context is both"),
+        (["--shortest", "6"], "allowed: 1 to 5"),
+        (["--longest", "1"], "2 or more, ngram's shortest match"),
         (["--lenience", "e^x"], "a lenience must be a number"),
         (["--epoch", "7"], "this epoch has no rollouts, or none before it"),
         (["--model", "nowhere.json"], "missing"),
@@ -356,7 +383,7 @@ def test_a_run_with_one_epoch_without_rollouts_or_with_reuse_raises(run, tiny_mo
 def test_a_simulated_regime_has_a_pick_and_what_it_missed():
     """A policy that hardly drifts: whole drafts are kept, and the pick is right."""
     source = Source(vocabulary=8, length=12, drift=0.001, spread=3.0)
-    found = pd.DataFrame(outcomes("s", "simulated", simulated(source, MATCHING, 0), MATCHING))
+    found = pd.DataFrame(outcomes("s", "simulated", simulated(source, DRAFTERS, 0), DRAFTERS))
     assert len(found) == 2 * 2 * len(BATCHES) * len(ROOFLINES)
     assert (found["excess"] >= 0).all()
     few = found[(found["prompts"] == 1) & (found["allowed"] == "exact")]

@@ -1,5 +1,7 @@
 """Proposals by matching are those of a search through all occurrences."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +62,7 @@ def searched(
 def test_an_index_proposes_what_a_search_finds(
     sequences: list[list[int]], context: list[int], n: int, longest: int, shortest: int, least_share: float
 ) -> None:
-    index = SuffixIndex()
+    index = SuffixIndex(max(n + longest, 1))
     for epoch, sequence in enumerate(sequences):
         # Asked between additions too: nothing is prepared that a later addition would outdate.
         index.propose(context, n, longest, shortest)
@@ -71,9 +73,22 @@ def test_an_index_proposes_what_a_search_finds(
     assert index.tokens == sum(map(len, sequences))
 
 
+def test_a_repeated_token_takes_no_quadratic_time_and_a_longer_string_is_not_counted() -> None:
+    seconds = []
+    for sequence in (list(range(3000)), [1] * 3000):
+        index, began = SuffixIndex(8), time.process_time()
+        index.add(sequence, 0)
+        index.add(sequence, 0)
+        seconds.append(time.process_time() - began)
+    assert seconds[1] < 20 * seconds[0]
+    assert index.propose([1] * 9, 4, 4) == [1] * 4
+    with pytest.raises(ValueError, match=r"up to 8 tokens are counted, not of 5 \+ 4"):
+        index.propose([1], 4, 5)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), TOKENS), max_size=6), TOKENS, st.integers(0, 4))
 def test_forgotten_epochs_propose_nothing(added: list[tuple[int, list[int]]], context: list[int], before: int) -> None:
-    index = SuffixIndex()
+    index = SuffixIndex(11)
     for epoch, sequence in added:
         index.add(sequence, epoch)
     index.forget(before)

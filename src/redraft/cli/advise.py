@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from redraft.messages import echo
 if TYPE_CHECKING:
     from redraft.lab.advise.advice import Advice, Row
     from redraft.lab.advise.ranking import Interval
+    from redraft.lab.advise.replayed import Drafters
 
 LEGEND = (
     "seconds: of one step's rollout; saved: saved share of plain decoding's seconds; passes: forward passes until the "
@@ -43,9 +45,16 @@ def advise(
         int | None, typer.Option(help="Prompts whose responses decode at once; as in a step if empty.", min=1)
     ] = None,
     lenience: Annotated[str, typer.Option(help="Lenience of the published rule.")] = "e^0.5",
-    draft_length: Annotated[int, typer.Option(help="Most tokens that a drafter proposes per pass.", min=1, max=64)] = 7,
-    longest: Annotated[int, typer.Option(help="Longest context that a drafter matches, tokens.", min=1)] = 16,
-    shortest: Annotated[int, typer.Option(help="Shortest context that a drafter matches, tokens.", min=1)] = 2,
+    draft_length: Annotated[
+        int | None,
+        typer.Option(help="Most proposals of a drafter in a pass; each decoding's default if empty.", min=1, max=64),
+    ] = None,
+    longest: Annotated[
+        int | None, typer.Option(help="Longest match of ngram and suffix, tokens; their defaults if empty.", min=1)
+    ] = None,
+    shortest: Annotated[
+        int | None, typer.Option(help="Shortest match of ngram and suffix, tokens; their defaults if empty.", min=1)
+    ] = None,
     lookup: Annotated[float, typer.Option(help="Time of one lookup of a context, microseconds.", min=0)] = 10.0,
     with_policies: Annotated[
         bool, typer.Option("--policies/--no-policies", help="Acceptance from saved policies, or from tokens only.")
@@ -56,22 +65,20 @@ def advise(
 ) -> None:
     """Predict how long a step's rollout takes with each cheap method, from two epochs of a run without reuse."""
     from redraft.lab.advise.advice import advice
-    from redraft.lab.advise.replayed import Matching
     from redraft.lab.advise.work import Device
     from redraft.lab.predict.saved_run import open_run
     from redraft.selfspec.constants import read_model
     from redraft.selfspec.devices import calibration_of
 
     # Options first: reading rollouts may take minutes.
-    if shortest > longest:
-        raise UserError("no context is both", key="--shortest", value=shortest, allowed=f"1 to {longest}")
+    drafters = _drafters(draft_length, longest, shortest)
     factor = _lenience(lenience)
     calibration_of(roofline, read_model(model) if model else None)
     run = open_run(folder)
-    matching = Matching(draft_length, longest, shortest, run.configuration.trainer.max_response_tokens)
+    drafters = replace(drafters, limit=run.configuration.trainer.max_response_tokens)
     constants = read_model(model or run.any_policy)
     seconds = Device(calibration_of(roofline, constants), 1e-6 * lookup)
-    found = advice(run, seconds, matching, factor, epoch, prompts, device, with_policies=with_policies)
+    found = advice(run, seconds, drafters, factor, epoch, prompts, device, with_policies=with_policies)
     notes = [found.sentence, *found.unknown, LEGEND, LEFT_OUT]
     used = f"Roofline: {roofline}; model: {constants.name}; {found.batch} prompts decode at once. {found.text}"
     rows = [_record(row) for row in found.rows]
@@ -94,6 +101,27 @@ def advise(
         echo(document("advise", request, rows, [used, *notes]))
         return
     echo("\n\n".join([filled(used), _table(found), *map(filled, notes)]))
+
+
+def _drafters(draft_length: int | None, longest: int | None, shortest: int | None) -> "Drafters":
+    """The decodings' defaults, but for the options that are given."""
+    from redraft.lab.advise.replayed import Drafters
+
+    defaults = Drafters()
+    lengths = {"draft_lengths": [draft_length]} if draft_length else {}
+    matches = {name: value for name, value in (("longest", longest), ("shortest", shortest)) if value}
+    for decoding in (defaults.ngram, defaults.suffix):
+        most, least = longest or decoding.longest, shortest or decoding.shortest
+        if least > most:
+            key, value = ("--shortest", shortest) if shortest else ("--longest", longest)
+            allowed = f"1 to {most}" if shortest else f"{least} or more, {decoding.kind}'s shortest match"
+            raise UserError("no context is both", key=key, value=value, allowed=allowed)
+    return Drafters(
+        defaults.ngram.model_copy(update=lengths | matches),
+        defaults.suffix.model_copy(update=lengths | matches),
+        defaults.head.model_copy(update=lengths),
+        defaults.self_speculation.model_copy(update=lengths),
+    )
 
 
 def _lenience(text: str) -> float:

@@ -74,8 +74,8 @@ GENERATION: Mapping[str, tuple[object, ...]] = {
     "watermarking_config": (),
     "num_beams": (1,),
 }
-"""The same for a model's generation config, where None is neutral too. TRL's own loop applies these: `generate` reads there what the
-GRPOConfig does not set (transformers 5.10, `_prepare_generation_config`)."""
+"""The same for a model's generation config, where None is neutral too. TRL's own loop applies these: `generate` reads
+there what the GRPOConfig does not set (transformers 5.10, `_prepare_generation_config`)."""
 
 logger = logging.getLogger(__name__)
 

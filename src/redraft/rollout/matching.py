@@ -2,9 +2,10 @@
 
 `SuffixIndex` is a suffix automaton over several sequences (Blumer et al., 1985, "The smallest automaton recognizing the
 subwords of a text"): each state is a class of strings that end at the same positions. It has at most two states per
-token, so its memory is linear in the number of tokens. A lookup takes time linear in the length of the context,
-whatever the number of sequences. SRT (arXiv 2601.09083), DAS (arXiv 2511.13841) and vLLM's suffix decoding use suffix
-trees for the same purpose.
+token, so its memory is linear in the number of tokens. Occurrences are counted only for strings up to a given length:
+in a response that repeats one token, n strings end at the n-th one, and counting all of them takes quadratic time. A
+lookup takes time linear in the length of the context, whatever the number of sequences. SRT (arXiv 2601.09083),
+DAS (arXiv 2511.13841) and vLLM's suffix decoding use suffix trees for the same purpose.
 
 `ngram_proposal` searches the context itself (prompt lookup decoding).
 
@@ -20,6 +21,9 @@ ROOT = 0
 class SuffixIndex:
     """All substrings of several sequences, with their numbers of occurrences.
 
+    Args:
+        deepest: longest strings whose occurrences are counted, tokens, 1 or more: a match with its proposals.
+
     Attributes:
         sequences: epoch and tokens of each sequence, in the order in which they were added. An index that is built
             again from these makes the same proposals.
@@ -29,17 +33,19 @@ class SuffixIndex:
     sequences: list[tuple[int, list[int]]]
     tokens: int
 
-    def __init__(self) -> None:
-        self.sequences = []
+    def __init__(self, deepest: int) -> None:
+        self.sequences, self._deepest = [], deepest
         self._clear()
 
     def _clear(self) -> None:
         """Forget all substrings."""
         self.tokens = 0
         # By state: the states one token further, the state of the longest suffix in another class, the length of the
-        # longest string, the number of its occurrences, and the position of the last one among all tokens.
+        # longest string, the number of its occurrences, and the position of the last one among all tokens. The last two
+        # are right for states that have a string of at most `deepest` tokens; `_counted` leads to the first of these
+        # along the links, maybe in several steps, and is the state itself there.
         self._next: list[dict[int, int]] = [{}]
-        self._link, self._length, self._count, self._last = [-1], [0], [0], [0]
+        self._link, self._length, self._count, self._last, self._counted = [-1], [0], [0], [0], [0]
 
     def add(self, tokens: Sequence[int], epoch: int) -> None:
         """Add a sequence.
@@ -54,6 +60,9 @@ class SuffixIndex:
             state = self._extended(state, token)
             self.tokens += 1
             suffix = state
+            while (nearer := self._counted[suffix]) != suffix:
+                suffix = nearer
+            self._counted[state] = suffix
             while suffix != ROOT:
                 self._count[suffix] += 1
                 self._last[suffix] = self.tokens
@@ -83,7 +92,12 @@ class SuffixIndex:
             shortest: smallest length of a match, tokens, 1 or more; without such a match nothing is proposed.
             least_share: smallest share of the matched occurrences that continue with all proposed tokens; a proposal
                 ends before the share falls below it.
+
+        Raises:
+            ValueError: if match and proposals may be longer than `deepest`.
         """
+        if longest + n > self._deepest:
+            raise ValueError(f"occurrences of up to {self._deepest} tokens are counted, not of {longest} + {n}")
         state, length = self._match(context[max(len(context) - longest, 0) :])
         while state != ROOT and not self._next[state]:  # occurs at ends of sequences only
             state = self._link[state]
@@ -121,22 +135,28 @@ class SuffixIndex:
             self._next[state][token] = new
             state = self._link[state]
         if state == -1:
-            self._link[new] = ROOT
+            self._set_link(new, ROOT)
         else:
             known = self._next[state][token]
             exact = self._length[known] == self._length[state] + 1
-            self._link[new] = known if exact else self._split(state, token, known)
+            self._set_link(new, known if exact else self._split(state, token, known))
         return new
 
     def _split(self, state: int, token: int, known: int) -> int:
         """The new class of the shorter strings of a known one, which will also occur where the longer ones do not."""
         shorter = self._new(dict(self._next[known]), self._length[state] + 1)
-        self._link[shorter], self._link[known] = self._link[known], shorter
+        self._set_link(shorter, self._link[known])
+        self._set_link(known, shorter)
         self._count[shorter], self._last[shorter] = self._count[known], self._last[known]
         while state != -1 and self._next[state].get(token) == known:
             self._next[state][token] = shorter
             state = self._link[state]
         return shorter
+
+    def _set_link(self, state: int, link: int) -> None:
+        """The shortest string of a state is one token longer than the longest one of its link."""
+        self._link[state] = link
+        self._counted[state] = state if self._length[link] < self._deepest else link
 
     def _new(self, following: dict[int, int], length: int) -> int:
         self._next.append(following)
@@ -144,6 +164,7 @@ class SuffixIndex:
         self._link.append(ROOT)
         self._count.append(0)
         self._last.append(0)
+        self._counted.append(len(self._counted))
         return len(self._next) - 1
 
 

@@ -9,6 +9,7 @@ SRT (arXiv 2601.09083), DAS (arXiv 2511.13841), HistoSpec (arXiv 2508.18588) and
 
 import torch
 
+from redraft.config.decoding import LONGEST_DRAFT
 from redraft.engines.torch.row_table import DecodeRequest
 from redraft.engines.torch.speculation import Block, Drafter, Proposals, SpeculativeEngine
 from redraft.rollout.history import ResponseHistory
@@ -115,7 +116,7 @@ class SuffixDrafter(MatchingDrafter):
     def _index(self, prompt: list[int]) -> SuffixIndex:
         key = tuple(prompt)
         if key not in self._indices:
-            index = self._indices[key] = SuffixIndex()
+            index = self._indices[key] = SuffixIndex(self._longest + LONGEST_DRAFT)
             for responses in self.history.passes(prompt):
                 for response in responses:
                     index.add([*prompt[-self._longest :], *response.tolist()], 0)

@@ -7,9 +7,9 @@ import numpy as np
 
 from redraft.lab.advise.ranking import Interval, MethodSeconds, ranked
 from redraft.lab.advise.recorded import read_recorded
-from redraft.lab.advise.replayed import Matching
+from redraft.lab.advise.replayed import Drafters
 from redraft.lab.advise.sample import NGRAM, ONE_HOT, PLAIN, SUFFIX, work_of
-from redraft.lab.advise.unmeasured import DrafterSavings, drafters
+from redraft.lab.advise.unmeasured import DrafterSavings, savings
 from redraft.lab.advise.work import Device
 from redraft.lab.predict.saved_run import SavedRun
 
@@ -60,7 +60,7 @@ class Advice:
 def advice(
     run: SavedRun,
     device: Device,
-    matching: Matching,
+    drafters: Drafters,
     lenience: float,
     epoch: int | None = None,
     batch: int | None = None,
@@ -80,7 +80,7 @@ def advice(
     """
     batch = batch or run.configuration.trainer.prompts_per_step
     recorded = read_recorded(run, epoch, lenience, policies_on, with_policies=with_policies)
-    times = ranked(work_of(recorded.samples, matching), device, batch)
+    times = ranked(work_of(recorded.samples, drafters), device, batch)
     exact = {rule.name: rule.exact for rule in recorded.rules}
     best = fastest(times, exact)
     rows = [
@@ -95,7 +95,7 @@ def advice(
         )
         for one in times
     ]
-    trained = drafters(run, recorded.samples, device, batch, matching.length)
+    trained = savings(run, recorded.samples, device, batch, drafters)
     plain = next(one.seconds.value for one in times if one.method == PLAIN)
     rows += [_of_drafter(one, plain, best) for one in trained]
     rows += [Row(name, exact[name], "unknown", False, UNKNOWN, UNKNOWN, np.nan) for name in recorded.unknown]

@@ -9,29 +9,31 @@ not sampled, so its length is that of a later response of the same prompt that i
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from redraft.config.base import MOST_TOKENS
+from redraft.config.decoding import LearnedHead, Matching, NGram, SelfSpeculation, Suffix
 from redraft.lab.advise.work import RowWork
 from redraft.rollout.matching import SuffixIndex, ngram_proposal
 
 
 @dataclass(frozen=True)
-class Matching:
-    """Settings of drafters that match tokens.
+class Drafters:
+    """Settings of the drafters, by default those of a cell that names the decoding alone.
+
+    A draft length is constant, the first of `draft_lengths`. Neither toggles nor windows of more than one pass are
+    replayed.
 
     Attributes:
-        length: most proposed tokens of a pass.
-        longest: longest context that is matched, tokens; as many of the prompt's are in the index of its responses.
-        shortest: shortest one.
         limit: longest response, tokens; no token after it is proposed.
     """
 
-    length: int = 7
-    longest: int = 16
-    shortest: int = 2
+    ngram: NGram = field(default_factory=lambda: NGram(kind="ngram"))
+    suffix: Suffix = field(default_factory=lambda: Suffix(kind="suffix"))
+    head: LearnedHead = field(default_factory=lambda: LearnedHead(kind="head"))
+    self_speculation: SelfSpeculation = field(default_factory=lambda: SelfSpeculation(kind="self_speculation"))
     limit: int = MOST_TOKENS
 
 
@@ -60,10 +62,10 @@ class _Row:
         """Whether all tokens are there."""
         return self.done >= len(self.tokens)
 
-    def advance(self, propose: Propose, matching: Matching) -> None:
+    def advance(self, propose: Propose, decoding: Matching, limit: int) -> None:
         """One pass: proposals are kept while they agree, and one more token follows."""
         # The engine knows the limit but not where the response will end; the last token needs no proposal.
-        most = min(matching.length, matching.limit - self.done - 1)
+        most = min(decoding.draft_lengths[0], limit - self.done - 1)
         proposals = propose(self.context, most) if most > 0 else []
         following = self.tokens[self.done :]
         kept = 0
@@ -85,36 +87,42 @@ def plain_rows(prompt: Sequence[int], responses: Iterable[np.ndarray]) -> list[R
     return [RowWork.of_prefix(len(prompt), 0, 0, len(tokens)) for tokens in responses]
 
 
-def ngram_rows(prompt: Sequence[int], responses: Iterable[np.ndarray], matching: Matching) -> list[RowWork]:
+def ngram_rows(
+    prompt: Sequence[int], responses: Iterable[np.ndarray], decoding: NGram, limit: int = MOST_TOKENS
+) -> list[RowWork]:
     """Proposals from the context itself."""
 
     def propose(context: Sequence[int], most: int) -> list[int]:
-        return ngram_proposal(context, most, matching.longest, matching.shortest)
+        return ngram_proposal(context, most, decoding.longest, decoding.shortest)
 
     rows = [_Row(prompt, tokens) for tokens in responses]
     for row in rows:
         while not row.ended:
-            row.advance(propose, matching)
+            row.advance(propose, decoding, limit)
     return [row.work() for row in rows]
 
 
 def suffix_rows(
-    prompt: Sequence[int], responses: Iterable[np.ndarray], earlier: Iterable[np.ndarray], matching: Matching
+    prompt: Sequence[int],
+    responses: Iterable[np.ndarray],
+    earlier: Iterable[np.ndarray],
+    decoding: Suffix,
+    limit: int = MOST_TOKENS,
 ) -> list[RowWork]:
     """Proposals from earlier responses of the prompt and from those of the group that have ended."""
-    index = SuffixIndex()
-    before = list(prompt)[-matching.longest :]
+    index = SuffixIndex(decoding.longest + decoding.draft_lengths[0])
+    before = list(prompt)[-decoding.longest :]
     for tokens in earlier:
         index.add([*before, *tokens.tolist()], 0)
 
     def propose(context: Sequence[int], most: int) -> list[int]:
-        return index.propose(context, most, matching.longest, matching.shortest)
+        return index.propose(context, most, decoding.longest, decoding.shortest, decoding.least_share)
 
     rows = [_Row(prompt, tokens) for tokens in responses]
     active = [row for row in rows if not row.ended]
     while active:
         for row in active:
-            row.advance(propose, matching)
+            row.advance(propose, decoding, limit)
         # After the pass, since all of its rows are proposed for before it.
         for row in active:
             if row.ended:

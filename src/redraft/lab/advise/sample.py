@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from redraft.lab.advise.replayed import Matching, kept_rows, ngram_rows, one_hot_rows, plain_rows, suffix_rows
+from redraft.lab.advise.replayed import Drafters, kept_rows, ngram_rows, one_hot_rows, plain_rows, suffix_rows
 from redraft.lab.advise.work import RowWork, Work
 from redraft.rollout.streams import stream
 
@@ -23,28 +23,26 @@ class PromptSample:
         drafts: tokens of each response of the epoch before, at least one.
         responses: tokens of each response of the epoch, at least one.
         kept: by rule, for each draft the probabilities of 0 to all of its tokens.
-        earlier: responses of epochs before the drafts.
     """
 
     prompt: Sequence[int]
     drafts: Sequence[np.ndarray]
     responses: Sequence[np.ndarray]
     kept: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
-    earlier: Sequence[np.ndarray] = ()
 
 
 Rows = Callable[[PromptSample, int], list[RowWork]]
 """Rows of a method for a prompt and a variant."""
 
 
-def work_of(samples: Sequence[PromptSample], matching: Matching) -> dict[str, Work]:
+def work_of(samples: Sequence[PromptSample], drafters: Drafters) -> dict[str, Work]:
     """Work of each method whose work is known for all prompts, by name; plain decoding is first."""
     rules = [rule for rule in samples[0].kept if all(rule in sample.kept for sample in samples)]
     exact: dict[str, Rows] = {
         PLAIN: lambda sample, _: plain_rows(sample.prompt, sample.responses),
-        NGRAM: lambda sample, _: ngram_rows(sample.prompt, sample.responses, matching),
+        NGRAM: lambda sample, _: ngram_rows(sample.prompt, sample.responses, drafters.ngram, drafters.limit),
         SUFFIX: lambda sample, _: suffix_rows(
-            sample.prompt, sample.responses, [*sample.earlier, *sample.drafts], matching
+            sample.prompt, sample.responses, sample.drafts, drafters.suffix, drafters.limit
         ),
     }
     work = {name: _work(samples, rows, 1) for name, rows in exact.items()}

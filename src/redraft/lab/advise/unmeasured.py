@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from redraft.lab.advise.ranking import Interval
-from redraft.lab.advise.replayed import perfect_rows, plain_rows
+from redraft.lab.advise.replayed import Drafters, perfect_rows, plain_rows
 from redraft.lab.advise.sample import PromptSample
 from redraft.lab.advise.work import Device, RowWork, Work
 from redraft.lab.predict.saved_run import SavedRun
@@ -43,18 +43,19 @@ class DrafterSavings:
     unknown: str
 
 
-def drafters(
-    run: SavedRun, samples: Sequence[PromptSample], device: Device, batch: int, length: int
+def savings(
+    run: SavedRun, samples: Sequence[PromptSample], device: Device, batch: int, drafters: Drafters
 ) -> list[DrafterSavings]:
-    """Savings of self-speculation and of a learned head, with drafts of `length` tokens."""
+    """Savings of self-speculation and of a learned head, with drafts of their own lengths."""
+    of_copy, of_head = drafters.self_speculation.draft_lengths[0], drafters.head.draft_lengths[0]
     rng = stream(0, "advise drafters")
     batches = [rng.integers(len(samples), size=batch) for _ in range(REPLICATES)]
     file = RunFolder(run.path).records
     quantised = run.configuration.decoding.kind == "self_speculation"
     measured = quantised and any("proposed_from" in record for record in read_steps(file))
     acceptance = measured_acceptance(file) if measured else Acceptance((1.0,))
-    of_self = np.array([_self_speculation([samples[p] for p in each], device, acceptance, length) for each in batches])
-    best = np.array([_perfect([samples[p] for p in each], device, length) for each in batches])
+    of_self = np.array([_self_speculation([samples[p] for p in each], device, acceptance, of_copy) for each in batches])
+    best = np.array([_perfect([samples[p] for p in each], device, of_head) for each in batches])
     low, high = np.quantile(of_self, [0.025, 0.975])
     why = "its acceptance was not measured in this run; from never used to all proposals kept"
     head = f"{why}, without the head's own time"
