@@ -22,7 +22,7 @@ NAMES = (
     "vllm_rollout",
     "vllm_scoring",
 )
-BY_NAME = ("advise", "certificates", "gym", "mixing")
+BY_NAME = ("advise", "certificates", "check_faults", "gym", "mixing")
 """Those that time nothing, so that a run of all leaves them out."""
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks, and compare their figures.")
