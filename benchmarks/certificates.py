@@ -1,12 +1,16 @@
 """Certificates of real samplers over a small transformers model with random weights.
 
 `python -m benchmarks certificates`, or `python -m benchmarks.certificates NAME ...` for some of them: transformers'
-`generate`, this project's engine with and without reuse of drafts and self-speculation, and vLLM with and without its
-own speculation. The reference is plain forward passes of the same weights. Settings are the command's defaults. Drafts
-are responses of an earlier policy, which is known to the certificate.
+`generate`, this project's engine with and without reuse of drafts and self-speculation, rollouts of TRL's GRPOTrainer
+by its own loop and by the rollout function for it, and vLLM with and without its own speculation. The reference is
+plain forward passes of the same weights. Settings are the command's defaults. Drafts are responses of an earlier
+policy, which is known to the certificate.
 """
 
+import json
 import multiprocessing
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +37,8 @@ from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Rollout, Task
 
+TRL = Path(__file__).parents[1] / ".venv-trl/bin/python"
+"""Python of TRL's environment."""
 VOCABULARY, PROMPTS, LONGEST, DRIFT = 32, 32, 48, 0.015
 """Tokens of the model, prompts, prompt and response together, and noise of the weights between the two policies."""
 
@@ -73,6 +79,39 @@ async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
     return np.zeros(len(rollouts), np.float32)
 
 
+class TRLRollouts:
+    """A training batch's rollouts by TRL's GRPOTrainer, in its environment (`benchmarks.trl_rollouts`)."""
+
+    def __init__(self, rule: str, earlier: Any, current: Any) -> None:
+        folder, self.name = Path(tempfile.mkdtemp()), f"TRL, {rule}"
+        for name, model in (("earlier", earlier), ("current", current)):
+            model.save_pretrained(folder / name)
+        command = [TRL, "-m", "benchmarks.trl_rollouts", rule, folder / "current", folder / "earlier"]
+        root = TRL.parents[2]
+        paths = os.pathsep.join(map(str, (root, root / "src")))
+        self._process = subprocess.Popen(
+            list(map(str, command)),
+            env=os.environ | {"PYTHONPATH": paths},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, prompts: list[list[int]], samples: int, max_tokens: int) -> list[list[Sampled]]:
+        """Sample responses, all in one generation batch."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"prompts": prompts, "samples": samples, "max_tokens": max_tokens}
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        tokens, log_probs = json.loads(self._process.stdout.readline())
+        found = list(map(Sampled, tokens, log_probs or [None] * len(tokens)))
+        return [found[i : i + samples] for i in range(0, len(found), samples)]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
 class VLLM:
     """vLLM in this process with its own worker."""
 
@@ -92,6 +131,10 @@ class VLLM:
 
         found = self.vllm.run(*(one(prompt) for prompt in prompts for _ in range(samples)))
         return [found[i : i + samples] for i in range(0, len(found), samples)]
+
+    def close(self) -> None:
+        """Stop vLLM."""
+        self.vllm.close()
 
 
 def vllm(mode: str) -> Callable[[Any, Any], Sampler]:
@@ -118,12 +161,15 @@ def speculating(model: Any) -> TorchEngine:
 
 
 REUSE = ("residual", "block", "one-hot", "Gumbel", "published, l = 1", "published, l = e^0.5")
+RULES_IN_TRL = ("own", "none", "one_hot", "residual", "block", "published")
+"""TRL's own loop, and rules of the rollout function."""
 SAMPLERS: dict[str, Callable[[Any, Any], Sampler]] = {
     "transformers generate, top-k off": lambda e, c: Generate(TransformersPolicy(c, frozenset({0})), top_k=0),
     "transformers generate, top-k 20": lambda e, c: Generate(TransformersPolicy(c, frozenset({0})), top_k=20),
     "engine": lambda e, c: EngineSampler(engine(c)),
     "engine, self-speculation": lambda e, c: EngineSampler(speculating(c)),
     **{f"engine, reuse: {name}": lambda e, c, name=name: Reuse(name, engine(e), engine(c)) for name in REUSE},
+    **{f"TRL, {rule}": lambda e, c, rule=rule: TRLRollouts(rule, e, c) for rule in RULES_IN_TRL},
     **{
         f"vLLM, {mode}": lambda e, c, mode=mode: vllm(mode)(e, c)
         for mode in ("without speculation", "ngram", "draft model, drafts sampled", "draft model, drafts by argmax")
@@ -141,8 +187,8 @@ def certificate(name: str) -> Certificate:
         policy, other = (TransformersPolicy(model, frozenset({0})) for model in (current, earlier))
         return certify(sampler, policy, prompts(), others={"the earlier policy": other})
     finally:
-        if isinstance(sampler, VLLM):
-            sampler.vllm.close()
+        if isinstance(sampler, VLLM | TRLRollouts):
+            sampler.close()
 
 
 def main(names: Sequence[str] = ()) -> None:
@@ -150,6 +196,9 @@ def main(names: Sequence[str] = ()) -> None:
     header = ["sampler", "verdict", "responses", "tokens", "temperature error found from", "failed by", "seconds"]
     rows = []
     for name in names or SAMPLERS:
+        if name.startswith("TRL") and not TRL.exists():
+            echo(f"{name}: TRL is not installed; `make trl` installs it")
+            continue
         began = time.perf_counter()
         try:
             # A new process each: vLLM can be started once in a process.

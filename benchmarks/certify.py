@@ -296,6 +296,60 @@ def transposed(responses: list[list[Sampled]]) -> list[list[Sampled]]:
     return [flat[i : i + len(responses[0])] for i in range(0, len(flat), len(responses[0]))]
 
 
+class FirstFinished(Sampling):
+    """More responses than requested, of which the shortest ones are returned, as if the others came too late."""
+
+    def __call__(self, prompts: list[list[int]], samples: int, max_tokens: int) -> list[list[Sampled]]:
+        """Sample a quarter more responses."""
+        every = super().__call__(prompts, samples * 5 // 4, max_tokens)
+        return [sorted(group, key=lambda each: len(each.tokens))[:samples] for group in every]
+
+
+class OneDraft(Sampling):
+    """The first sample's draft for all samples of a prompt."""
+
+    def _drafts(self, prompts: list[list[int]], samples: int, max_tokens: int) -> np.ndarray:
+        drafts_PGT = super()._drafts(prompts, samples, max_tokens).reshape(len(prompts), samples, max_tokens)
+        return drafts_PGT[:, :1].repeat(samples, axis=1).reshape(-1, max_tokens)
+
+
+class LongDrafts(Sampling):
+    """Drafts selected after they were sampled: the longer one of two."""
+
+    def _drafts(self, prompts: list[list[int]], samples: int, max_tokens: int) -> np.ndarray:
+        one, other = (super(LongDrafts, self)._drafts(prompts, samples, max_tokens) for _ in range(2))
+        longer = (one != END).sum(axis=1) >= (other != END).sum(axis=1)
+        return np.where(longer[:, None], one, other)
+
+
+class LaterStale(Sampling):
+    """Weights of an earlier step from the second call on."""
+
+    calls = 0
+
+    def __call__(self, prompts: list[list[int]], samples: int, max_tokens: int) -> list[list[Sampled]]:
+        """Sample responses."""
+        self.calls += 1
+        if self.calls == 2:
+            self.reported, self.model = self.model, self.model.drifted(DRIFT)
+        return super().__call__(prompts, samples, max_tokens)
+
+
+def base_2(responses: list[list[Sampled]]) -> list[list[Sampled]]:
+    """Reported logarithms to base 2."""
+    return [[Sampled(e.tokens, (np.array(e.log_probs) / np.log(2)).tolist()) for e in group] for group in responses]
+
+
+def late_by_one(responses: list[list[Sampled]]) -> list[list[Sampled]]:
+    """Each token with the reported log-probability of the one before."""
+    return [[Sampled(e.tokens, [0.0, *list(e.log_probs or ())[:-1]]) for e in group] for group in responses]
+
+
+def coarse(rng: np.random.Generator, prompts: int, samples: int) -> np.ndarray:
+    """Random numbers of 8 bits."""
+    return (rng.integers(256, size=(prompts, samples)) + 0.5) / 256
+
+
 COLD = {"temperature": 0.8, "reported_temperature": 1.0}
 """Settings of a certificate: the sampler should have temperature 0.8 and report log-probabilities at 1."""
 DRIFT, FAR = 0.15, 0.25
@@ -332,6 +386,13 @@ FAULTS: dict[str, Callable[[Model, np.random.Generator], Sampling]] = {
     "prompt truncated at the left": lambda m, r: Sampling(m, r, left=LEFT),
     "greedy first token": lambda m, r: Sampling(m, r, warp=greedy_first),
     "bias 0.5 of one token": lambda m, r: Sampling(m, r, warp=biased),
+    "first 32 of 40 responses to end": FirstFinished,
+    "one draft for a whole group": lambda m, r: OneDraft(m, r, drafter=m.drifted(DRIFT)),
+    "the longer one of two drafts": lambda m, r: LongDrafts(m, r, drafter=m.drifted(DRIFT)),
+    "stale weights from the second call on": LaterStale,
+    "log-probabilities to base 2": lambda m, r: Sampling(m, r, arrange=base_2),
+    "log-probabilities late by one token": lambda m, r: Sampling(m, r, arrange=late_by_one),
+    "random numbers of 8 bits": lambda m, r: Sampling(m, r, uniforms=coarse, by_probability=True),
 }
 EXACT: dict[str, Callable[[Model, np.random.Generator], Sampling]] = {
     "plain sampling": Sampling,

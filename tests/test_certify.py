@@ -74,6 +74,12 @@ NAMED = {
     "prompt truncated at the left": "reported log-probabilities",
     "greedy first token": "positions",
     "bias 0.5 of one token": "single tokens",
+    "first 32 of 40 responses to end": "end token",
+    "one draft for a whole group": "independence of samples of a prompt",
+    "the longer one of two drafts": "end token",
+    "stale weights from the second call on": "nearness to the earlier policy",
+    "log-probabilities to base 2": "reported log-probabilities",
+    "log-probabilities late by one token": "reported log-probabilities",
 }
 
 

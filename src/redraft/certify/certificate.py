@@ -199,7 +199,7 @@ def _called(sampler: Sampler, prompts: list[list[int]], samples: int, max_tokens
     if not any(each.tokens for group in found for each in group):
         raise UserError(f"the sampler returned no token in call {call + 1}")
     # Equal prompts are one prompt with more samples: responses might be copied between them.
-    count, responses = Counter[int](), []
+    count, responses = Counter[int](), list[Response]()
     for prompt, group in enumerate(found):
         first = prompts.index(prompts[prompt])
         for each in group:
