@@ -1,7 +1,8 @@
 """Map of reasoning-gym's tasks for docs/reasoning-gym.md: lengths, times, guessing, and pass rates of a model.
 
-`python -m benchmarks.gym [MODEL]` prints a line for each task; MODEL is a folder in transformers' format. Its tokenizer
-counts the tokens, and it answers each problem `SAMPLES` times. Without it characters are counted.
+`python -m benchmarks.gym` prints a line for each task. `python -m benchmarks.gym MODEL [TASK ...]` prints pass rates of
+a model, a folder in transformers' format, on all tasks or on some, each as soon as it is known. Solved problems of the
+training split precede each question, since small models write no box without an example.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 
@@ -19,10 +20,11 @@ from redraft.config.trainer import Evaluation
 from redraft.errors import UserError
 from redraft.tasks import gym as tasks
 from redraft.tasks.answers import box
-from redraft.tasks.prompts import encode
 from redraft.tasks.rewards import rewards_of
 
-PROBLEMS, SAMPLES, MOST_TOKENS = 16, 4, 64
+PROBLEMS = 16
+EXAMPLES, HELD_OUT, SAMPLES, MOST_TOKENS = 2, 8, 4, 24
+"""Of pass rates: solved problems in a prompt, held-out problems, samples of each, and tokens of a sample."""
 GUESSES = ("0", "1", "-1", "2", "No", "Yes", "True", "False", "[]", "[[1]]", "nan", "None", "a", "1/2", "A")
 """Fixed answers, besides each problem's own; the largest share of problems that one of them solves is `guess`."""
 
@@ -37,7 +39,7 @@ def options_of(task: str) -> str:
     return ", ".join(f"`{text}`" for text in texts)
 
 
-def line(task: str, tokenizer: Any) -> dict[str, object]:
+def line(task: str) -> dict[str, object]:
     """Figures of a supported task with its default options; `notes` has the error if its problems cannot be had."""
     data = GymProblems(task=task, size=PROBLEMS, scorer_errors="wrong")
     try:
@@ -57,7 +59,6 @@ def line(task: str, tokenizer: Any) -> dict[str, object]:
     solved = {g: sum(rewards_of([box(g)], p.answer, "reasoning_gym")[0][0] for p in made) / PROBLEMS for g in guesses}
     failing = [g for g in GUESSES if any(str(tasks.compare(g, p.answer)) == "error" for p in made)]
     ascii_only = all(text.isascii() for text in prompts)
-    lengths = [len(tokens) for tokens in encode(tokenizer, prompts)] if tokenizer and ascii_only else map(len, prompts)
     notes = (["not ASCII"] if not ascii_only else []) + ([f"its scorer fails on `{failing[0]}`"] if failing else [])
     return {
         "task": f"`{task}`",
@@ -65,50 +66,55 @@ def line(task: str, tokenizer: Any) -> dict[str, object]:
         "own answer": f"{sum(right):.0f}/{PROBLEMS}",
         "ms to make": round(1000 * each, 1),
         "ms to score": round(1000 * scored, 1),
-        "prompt": int(pd.Series(list(lengths)).median()),
+        "prompt": int(pd.Series([len(text) for text in prompts]).median()),
         "answer": max(map(len, own)),
         "guess": f"{max(solved.values()):.0%}",
         "notes": ", ".join(notes),
     }
 
 
-def passed(task: str, model: Path, folder: Path) -> float:
-    """Share of a model's samples on held-out problems of a task that are right."""
-    from redraft.evaluate.generate import generate
-    from redraft.evaluate.grade import grade
-    from redraft.files import read_json
+def with_examples(task: str) -> str:
+    """Prompt template that shows solved problems of the training split, each with its boxed answer alone."""
+    shown = tasks.sample_problems(GymProblems(task=task, size=EXAMPLES))
+    solved = [f"Question: {problem.question}\nAnswer: {box(problem.source.answer)}" for problem in shown]
+    return "\n\n".join([*solved, "Question: {problem}\nAnswer:"])
 
-    data = GymProblems(task=task, size=PROBLEMS, split="held-out", scorer_errors="wrong")
+
+def pass_rate(task: str, model: Path, folder: Path) -> dict[str, object]:
+    """Samples of a model on held-out problems of a task: those that are right, those with a box, and all."""
+    from redraft.evaluate.generate import generate
+
+    data = GymProblems(task=task, size=HELD_OUT, split="held-out", scorer_errors="wrong", template=with_examples(task))
     benchmark = Benchmark(data=data, grading="reasoning_gym", samples=SAMPLES, max_new_tokens=MOST_TOKENS)
+    engine = InProcessEngine(device="cpu", threads=1, dtype="bfloat16")
     file = folder / f"{task}.parquet"
-    generate({0: model}, {task: benchmark}, 0, InProcessEngine(device="cpu"), Evaluation(), file)
-    grade(file, {task: benchmark}, folder / f"{task}.json")
-    scores = read_json(folder / f"{task}.json")["0"][task]
-    return scores["correct"] / scores["total"]
+    generate({0: model}, {task: benchmark}, 0, engine, Evaluation(), file)
+    samples = pd.read_parquet(file)
+    right = sum(
+        rewards_of([text], answer, "reasoning_gym")[0][0]
+        for text, answer in zip(samples["text"], samples["answer"], strict=True)
+    )
+    boxed = samples["text"].str.contains("boxed{", regex=False).sum()
+    return {"right": f"{right:.0f}", "boxed": boxed, "samples": len(samples)}
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Print the table of supported tasks, then that of the others."""
-    from tempfile import TemporaryDirectory
-
-    from redraft.train import models
-
-    model = Path(arguments[0]) if arguments else None
-    tokenizer = models.load_tokenizer(model) if model else None
-    lines = []
+    """Print the tables of tasks, or a model's pass rates."""
+    if not arguments:
+        print(pd.DataFrame(map(line, gym.tasks())).fillna("").to_markdown(index=False))
+        print()
+        others = [{"task": f"`{task}`", "unsupported since": reason} for task, reason in gym.UNSUPPORTED.items()]
+        print(pd.DataFrame(others).to_markdown(index=False))
+        return
+    print("| task | right | boxed | samples |\n|---|---|---|---|", flush=True)
     with TemporaryDirectory() as folder:
-        for task in gym.tasks():
-            found = line(task, tokenizer)
-            if model and "guess" in found:
-                try:
-                    found["pass rate"] = f"{passed(task, model, Path(folder)):.1%}"
-                except UserError as error:
-                    found["notes"] = ", ".join(filter(None, (str(found["notes"]), error.message)))
-            lines.append(found)
-    print(pd.DataFrame(lines).fillna("").to_markdown(index=False))
-    print()
-    others = [{"task": f"`{task}`", "unsupported because": reason} for task, reason in gym.UNSUPPORTED.items()]
-    print(pd.DataFrame(others).to_markdown(index=False))
+        for task in arguments[1:] or gym.tasks():
+            try:
+                cells = pass_rate(task, Path(arguments[0]), Path(folder))
+            except UserError as error:
+                print(f"| `{task}` | {error.message} | | |", flush=True)
+                continue
+            print(f"| `{task}` | {' | '.join(map(str, cells.values()))} |", flush=True)
 
 
 if __name__ == "__main__":

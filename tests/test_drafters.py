@@ -169,6 +169,15 @@ def test_a_history_keeps_the_last_passes_and_comes_back_from_its_file(tmp_path):
         ResponseHistory.load(tmp_path / "history.arrow", 1)
 
 
+def test_groups_of_equal_prompts_are_one_pass_and_groups_without_a_response_none():
+    one, two, three = (np.array([n], np.int32) for n in (1, 2, 3))
+    history = ResponseHistory(1)
+    history.add_rollout([([7], [one]), ([8], [three]), ((7,), [two])])
+    history.add_rollout([([7], []), ([9], [])])
+    assert history.passes([7]) == [[one, two]]
+    assert (history.passes([8]), history.passes([9])) == ([[three]], [])
+
+
 @pytest.mark.parametrize("keys", [INVERTED, NOISY], ids=["inversion", "noise"])
 def test_the_comparison_sees_a_token_that_is_kept_wrongly(keys, qwen3, monkeypatch):
     plain = tokens_of(sampled(make_engine(qwen3), PROMPTS, keys))

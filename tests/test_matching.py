@@ -86,6 +86,14 @@ def test_a_repeated_token_takes_no_quadratic_time_and_a_longer_string_is_not_cou
         index.propose([1], 4, 5)
 
 
+def test_the_longest_counted_strings_decide_too() -> None:
+    """Match and proposal together are as long as strings are counted; 2 and 3 also occur alone."""
+    index = SuffixIndex(2)
+    for sequence in ([2], [3], [1, 3], [1, 2], [1, 2]):
+        index.add(sequence, 0)
+    assert index.propose([1], 1, 1) == [2]
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), TOKENS), max_size=6), TOKENS, st.integers(0, 4))
 def test_forgotten_epochs_propose_nothing(added: list[tuple[int, list[int]]], context: list[int], before: int) -> None:
     index = SuffixIndex(11)

@@ -1,6 +1,6 @@
 """Responses of each prompt's last passes, which the suffix drafter searches; prompts are identified by their tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,18 @@ class ResponseHistory:
         passes = self._passes.setdefault(tuple(map(int, prompt)), [])
         passes.append([np.array(response, dtype=np.int32) for response in responses])
         del passes[: -self.window]
+
+    def add_rollout(self, made: Iterable[tuple[Sequence[int], Sequence[np.ndarray]]]) -> None:
+        """Add the responses of a rollout, with their prompts.
+
+        Groups of equal prompts are one pass, so that none displaces another. Without a response there is no pass.
+        """
+        by_prompt: dict[tuple[int, ...], list[np.ndarray]] = {}
+        for prompt, responses in made:
+            by_prompt.setdefault(tuple(map(int, prompt)), []).extend(responses)
+        for key, responses in by_prompt.items():
+            if responses:
+                self.add(key, responses)
 
     def passes(self, prompt: Sequence[int]) -> list[list[np.ndarray]]:
         """Responses of a prompt's kept passes, oldest first."""

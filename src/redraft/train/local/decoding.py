@@ -194,9 +194,10 @@ class SuffixDecoding(SpeculativeDecoding):
 
     def adapt(self, groups: Sequence[Group], prompts: Sequence[Sequence[int]]) -> Record:
         """Add the responses of this rollout to the history, also those that were reused as a whole."""
-        for group in groups:
-            if made := [sample.rollout.tokens for sample in group.samples if not sample.carried]:
-                self.drafter.history.add(prompts[group.prompt], made)
+        self.drafter.history.add_rollout(
+            (prompts[group.prompt], [sample.rollout.tokens for sample in group.samples if not sample.carried])
+            for group in groups
+        )
         return super().adapt(groups, prompts)
 
     def save(self, folder: Path) -> None:
