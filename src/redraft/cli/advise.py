@@ -24,7 +24,7 @@ LEGEND = (
     "last response ends; in brackets: 95 % interval over prompts, by the bootstrap."
 )
 LEFT_OUT = (
-    "The roofline does not include sampling, scheduling, padding of blocks, building indices of earlier rollouts, and "
+    "The roofline leaves out sampling, scheduling, padding of blocks, building indices of earlier rollouts, and "
     "prefixes that responses of a prompt share. All responses of a batch start at once. Drafts are verified whole, and "
     "drafters propose in every pass. Later epochs may drift less or more than these two (docs/advise.md)."
 )
