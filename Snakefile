@@ -1,8 +1,13 @@
 """Workflow from models to the report. `snakemake` runs the preset tiny, `snakemake --config preset=NAME` another one."""
 
+import gc
 import os
 import sys
 from pathlib import Path
+
+# A planned job is many objects that live to the end. Python's collector would visit them again and again, for a fifth of
+# the time of a large plan.
+gc.set_threshold(1_000_000)
 
 # Use the packages next to this file: those of the checkout or, in a campaign's job, those of its frozen copy.
 OF_JOB = None if workflow.is_main_process else os.environ.get("REDRAFT_CODE")

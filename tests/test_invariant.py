@@ -101,7 +101,7 @@ def test_a_row_of_a_product_does_not_depend_on_where_it_is(size):
         assert torch.equal(product(rows, matrix)[place], alone[0]), place
 
 
-ABOUT_BATCHES = {"seconds", "grading_seconds", "tokens_verified", "tail_share", "decoding_passes"}
+ABOUT_BATCHES = {"seconds", "grading_seconds", "tokens_verified", "tail_share", "decoding_passes", "passes"}
 """Fields of a record that say how a step was computed."""
 
 

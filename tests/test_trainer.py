@@ -212,6 +212,7 @@ KEYS = {
     "drift",
     "tail_share",
     "decoding_passes",
+    "passes",
 }
 
 

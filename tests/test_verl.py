@@ -65,7 +65,10 @@ def test_reuse_begins_in_the_second_epoch_and_saves_tokens(vanilla, speculative)
 
 
 def test_records_have_the_keys_of_the_local_trainers_but_what_either_cannot_know(speculative):
-    assert speculative[0].keys() == KEYS - {"tail_share", "decoding_passes"} | {"log_prob_gap", "log_prob_gap_max"}
+    assert speculative[0].keys() == KEYS - {"tail_share", "decoding_passes", "passes"} | {
+        "log_prob_gap",
+        "log_prob_gap_max",
+    }
 
 
 def test_the_same_tables_come_out(campaign):
