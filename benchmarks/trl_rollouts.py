@@ -88,8 +88,11 @@ class Rollouts:
 
     def __init__(self, rule: str, current: str, earlier: str) -> None:
         self.rule, self.calls = rule, 0
-        self.model = AutoModelForCausalLM.from_pretrained(current)
-        self.weights = [AutoModelForCausalLM.from_pretrained(each).state_dict() for each in (earlier, current)]
+        self.model = AutoModelForCausalLM.from_pretrained(current, trust_remote_code=False)
+        self.weights = [
+            AutoModelForCausalLM.from_pretrained(each, trust_remote_code=False).state_dict()
+            for each in (earlier, current)
+        ]
         torch.manual_seed(0)
 
     def __call__(self, prompts: list[list[int]], samples: int, max_tokens: int) -> list[Any]:

@@ -188,10 +188,10 @@ def test_the_names_are_those_that_are_measured():
 
 def test_the_fields_are_the_defined_columns_of_steps():
     named = definitions("steps").keys() - {"cell", "seed", "step"}
-    families = {re.sub(r"<.>", "", name) for name in named if "<" in name}
+    families = {re.sub(r"<\w+>", "", name) for name in named if "<" in name}
     fields = quantities.fields()
     assert {name for name in fields if not name.startswith(tuple(families))} == {n for n in named if "<" not in n}
-    assert families == {"kept_at.", "kept_from.", "proposed_from."}
+    assert families == {"kept_at.", "kept_from.", "proposed_from.", "predicted_seconds."}
 
 
 @pytest.mark.parametrize("kind", ScheduleMethod.registered())

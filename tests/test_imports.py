@@ -166,6 +166,7 @@ ALLOWED = {
     },
     "redraft.lab.advise": {
         "redraft.config.base",
+        "redraft.config.decoding",
         "redraft.errors",
         "redraft.lab.predict",
         "redraft.lab.selfspec.simulate",

@@ -88,10 +88,10 @@ def table(decoding):
 
 def test_responses_with_the_same_random_numbers_are_equal_and_a_seed_samples_independently(inside):
     rows = table("sampled")
-    same, seed = rows.loc[["rows=3", "harness=lm-eval"]], rows.loc["seed=1"]
-    assert set(same["decoding"]) == {"sampled, same random numbers"}
-    assert same[["difference", "different_responses", "different_answers", "different_verdicts"]].eq(0).all(axis=None)
-    assert same["noise"].isna().all()
+    equal, seed = rows.loc[["rows=3", "harness=lm-eval"]], rows.loc["seed=1"]
+    assert set(equal["decoding"]) == {"sampled, same random numbers"}
+    assert equal[["difference", "different_responses", "different_answers", "different_verdicts"]].eq(0).all(axis=None)
+    assert equal["noise"].isna().all()
     assert (seed["decoding"], seed["problems"], seed["responses"]) == ("sampled, independently", 8, 32)
     assert 0 < seed["different_verdicts"] <= seed["different_answers"] <= seed["different_responses"] <= 32
     assert seed["difference"] == pytest.approx(seed["score"] - seed["reference"])
