@@ -23,6 +23,7 @@ from redraft.files import read_json, write_json
 from redraft.layout import Layout
 from redraft.ops.workflow.plan import CampaignPlan
 from redraft.result_files import write_with_hash
+from tests.columns import same
 
 ROOT = Path(__file__).parents[1]
 COINS = {"kind": "file", "path": str(ROOT / "tests/data/coin_problems.jsonl"), "size": 8, "template": "{problem}"}
