@@ -24,7 +24,7 @@ PAGE = (Path(__file__).parents[1] / "docs/use-in-verl.md").read_text(encoding="u
 def start(folder):
     """Begin the page's command in a folder; the shell becomes verl's process, so that a kill reaches that."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "VLLM_NO_USAGE_STATS": "1"}
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "VLLM_NO_USAGE_STATS": "1", "RAY_worker_niceness": "0"}
     variables = os.environ | quiet | {"PATH": path, "REDRAFT_TEST": str(folder)}
     script = TRAIN.replace("\npython -m verl", "\nexec python -m verl")
     with (folder / "log").open("ab") as output:
