@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     if not arguments:
         print(pd.DataFrame(map(line, gym.tasks())).fillna("").to_markdown(index=False))
         print()
-        others = [{"task": f"`{task}`", "unsupported since": reason} for task, reason in gym.UNSUPPORTED.items()]
+        others = [{"task": f"`{task}`", "unsupported because": reason} for task, reason in gym.UNSUPPORTED.items()]
         print(pd.DataFrame(others).to_markdown(index=False))
         return
     print("| task | right | boxed | samples |\n|---|---|---|---|", flush=True)

@@ -219,7 +219,7 @@ def test_under_verl_precision_is_verl_s():
 
 @pytest.fixture
 def preset_of(folder, monkeypatch):
-    """The preset smoke, anew, with `engine.dtype: fastest`, in a folder of its own."""
+    """The preset smoke with `engine.dtype: fastest`, in an empty folder."""
     file = folder / "experiments/presets/smoke.yaml"
     file.write_text(file.read_text().replace("engine: {kind: torch,", "engine: {kind: torch, dtype: fastest,"))
     monkeypatch.chdir(folder)

@@ -20,6 +20,7 @@ from redraft.rollout.streams import uniforms
 from redraft.selfspec.calibration import Calibration, write_calibration
 from redraft.selfspec.constants import Costs, ModelConstants
 from redraft.selfspec.controller import Control, Ladder, Roofline, Stretch, Threshold, extend, passes_of
+from redraft.selfspec.devices import A100
 from redraft.selfspec.rollout_time import no_seconds, rollout_seconds, seconds_of_head, seconds_of_quantised
 from redraft.selfspec.roofline import block_efficiency
 from tests.selfspec import QWEN, ROUND
@@ -294,6 +295,9 @@ def test_predicted_seconds_follow_the_decoding_of_the_run(tmp_path):
     four, eight = (first(SelfSpeculation(kind="self_speculation", when="always", bits=bits)) for bits in (4, 8))
     assert all(a > h for a, h in (ngram, head, four))
     assert ngram < narrow < head < four < eight
-    file.write_text(file.read_text().replace("128", "0"))
+    scored = written(tmp_path, [steps[0] | {"tokens_verified": 50_000}, steps[1]])
+    seconds = A100.costs.dense_flops * 50_000 / A100.flops
+    assert first(NGram(kind="ngram"))[0] == pytest.approx(ngram[0] + seconds)
+    scored.write_text(scored.read_text().replace("128", "0"))
     with pytest.raises(UserError, match="passes"):
         first(NGram(kind="ngram"))

@@ -1,4 +1,4 @@
-"""The precision that `engine.dtype: fastest` stands for: taken once for all runs of a preset, and recorded.
+"""The precision that replaces `engine.dtype: fastest`: measured once for all runs of a preset, and recorded.
 
 A campaign compares its cells, so all of its runs compute in the same precision, whichever machine goes on with them.
 The recorded precision replaces `fastest` when the preset is read. So a run's identity, its manifest and the fingerprint

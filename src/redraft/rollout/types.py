@@ -88,13 +88,14 @@ class Rollout:
         return self.length - self.prefix_length
 
     def leading(self, count: int) -> "Rollout":
-        """Its first tokens, as a response of at most `count` tokens."""
+        """Its first `count` tokens at most, which is what a limit of `count` tokens would have sampled."""
         if self.length <= count:
             return self
         columns = {name: getattr(self, name)[:count] for name in ("tokens", "log_probs", "sampled_at")}
         weights = None if self.log_weights is None else self.log_weights[:count]
         top = self.top and self.top.leading(count)
-        return replace(self, **columns, finish=Finish.LENGTH, top=top, log_weights=weights)
+        prefix = min(self.prefix_length, count)
+        return replace(self, **columns, finish=Finish.LENGTH, prefix_length=prefix, top=top, log_weights=weights)
 
     @property
     def fully_reused(self) -> bool:

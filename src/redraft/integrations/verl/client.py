@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from redraft.integrations.verl.store import key_of
 from redraft.integrations.verl.tally import OTHER_END, Outcome
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
-from redraft.rollout.types import Group, Rollout, Sample, Task, TopLogProbs
+from redraft.rollout.types import Group, Rollout, Sample, Task
 
 logger = logging.getLogger(__name__)
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
@@ -82,7 +81,7 @@ class DraftingClient:
                 )
             return _marked(output, outcome)
         finally:
-            stored = rollout and stored_part(rollout, self.plan.room(len(prompt_ids)))
+            stored = rollout and rollout.leading(self.plan.room(len(prompt_ids)))
             await self.store.put.remote(key, stored if becomes_draft else None, outcome)
 
     def _unfit(self, params: Mapping[str, Any], further: Mapping[str, Any]) -> str:
@@ -111,7 +110,7 @@ class DraftingClient:
         memory = Memory(self.plan.reuse.retention)
         limit = self.plan.limit(len(prompt), params.get("max_tokens"))
         if draft is not None:
-            memory.put(Group(key, 0, (Sample(stored_part(draft, limit), 0.0),)))
+            memory.put(Group(key, 0, (Sample(draft.leading(limit), 0.0),)))
         streams = Streams(self.plan.seed, self.step)
         context = RolloutContext(engine, _no_reward, memory, Meter(), streams, {key: prompt}, limit)
         group = await self._strategy(Task(key, 1, 1), context)
@@ -146,18 +145,6 @@ def answer_of(rollout: Rollout, engine: ServerEngine, params: Mapping[str, Any])
             "extra_fields": fields,
         }
     )
-
-
-def stored_part(rollout: Rollout, room: int) -> Rollout:
-    """The response as a draft, truncated to the `room` tokens that can be scored.
-
-    The truncated response is a valid draft, since its tokens were sampled from the policy too.
-    """
-    if rollout.length <= room:
-        return rollout
-    top = TopLogProbs(rollout.top.tokens[:room], rollout.top.log_probs[:room]) if rollout.top else None
-    arrays = {name: getattr(rollout, name)[:room] for name in ("tokens", "log_probs", "sampled_at")}
-    return replace(rollout, **arrays, top=top, prefix_length=min(rollout.prefix_length, room))
 
 
 def _marked(output: Any, outcome: Outcome) -> Any:

@@ -95,7 +95,7 @@ def _file_of(agent: Any) -> Path:
 
 
 class _WithDrafts:
-    """Mixin of verl's managers: starts the store, and tells agent loops the step."""
+    """Mixin of verl's managers: starts the store, and passes the step to agent loops."""
 
     config: Any
 
@@ -112,7 +112,7 @@ class _WithDrafts:
         log_metrics(self.store)
 
     def _begin(self, step: int | None, validates: bool, loops: Iterable[str]) -> int:
-        """Begin a step; returns what agent loops are told.
+        """Begin a step; returns the number of the step for the agent loops, 0 without drafts.
 
         Args:
             loops: agent loop that each row names, if the data have such a column.

@@ -82,7 +82,7 @@ def product_ratio(device: str) -> float:
 
 
 def take_precision(preset: Preset) -> None:
-    """Measure and record the precision that `engine.dtype: fastest` stands for, unless the preset has one.
+    """Measure and record the precision that replaces `engine.dtype: fastest`, unless the preset has one.
 
     Every later call reads it, on any machine: all runs of a preset compute in one precision. bfloat16 is taken if its
     product takes at most `FASTER` of float32's time.
