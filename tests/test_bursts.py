@@ -21,6 +21,7 @@ from redraft.engines.torch.graphs import WARM_UP, Graphs, Shape, capturable
 from redraft.engines.torch.speculation import Fixed, SpeculativeEngine
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.streams import stream, uniforms
+from redraft.selfspec.controller import Stretch
 from tests.test_torch_engine import (
     EOS,
     LIMIT,
@@ -319,6 +320,11 @@ def test_the_tail_of_bursts_is_counted_token_by_token(qwen3, monkeypatch):
     monkeypatch.setattr(engine, "_forward", timed)
     engine.run(*(one(tokens) for tokens in (10, *[3] * 8)))
     assert engine.activity.seconds == {9: 3.0, 1: 7.0}
+    # Prompts have two tokens, and each pass adds one.
+    assert engine.activity.trace == [
+        Stretch(9, 0, passes=3, first=2, last=4),
+        Stretch(1, 0, passes=7, first=5, last=11),
+    ]
 
 
 def test_no_burst_goes_on_when_all_have_reached_their_limits(qwen3, monkeypatch):

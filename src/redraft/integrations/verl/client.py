@@ -110,7 +110,7 @@ class DraftingClient:
         memory = Memory(self.plan.reuse.retention)
         limit = self.plan.limit(len(prompt), params.get("max_tokens"))
         if draft is not None:
-            memory.put(Group(key, 0, (Sample(draft.leading(limit), 0.0),)))
+            memory.put(Group(key, 0, (Sample(draft, 0.0),)))
         streams = Streams(self.plan.seed, self.step)
         context = RolloutContext(engine, _no_reward, memory, Meter(), streams, {key: prompt}, limit)
         group = await self._strategy(Task(key, 1, 1), context)
