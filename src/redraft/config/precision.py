@@ -1,6 +1,6 @@
 """The precision that replaces `engine.dtype: fastest`: measured once for all runs of a preset, and recorded.
 
-A campaign compares its cells, so all of its runs compute in the same precision, whichever machine goes on with them.
+A campaign compares its cells, so all of its runs compute in the same precision, on whichever machine they resume.
 The recorded precision replaces `fastest` when the preset is read. So a run's identity, its manifest and the fingerprint
 of evaluations name `float32` or `bfloat16`, as if the preset did.
 """
