@@ -66,7 +66,7 @@ def stops_of(path: str, hf_config: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def elsewhere(names: Iterable[str], agent: Any) -> int:
-    """Number of rows whose column `agent_name` names an agent loop without reuse; it has priority over the default loop.
+    """Number of rows whose column `agent_name`, which has priority over verl's default, names a loop without reuse.
 
     Args:
         agent: verl's `actor_rollout_ref.rollout.agent`.
