@@ -2,7 +2,8 @@
 
 `python -m benchmarks certificates`, or `python -m benchmarks.certificates NAME ...` for some of them: transformers'
 `generate`, this project's engine with and without reuse of drafts and self-speculation, rollouts of TRL's GRPOTrainer
-by its own loop and by the rollout function for it, and vLLM with and without its own speculation. The reference is
+by its own loop and by the rollout function for it, in process and with TRL's vLLM, and vLLM with and without its own
+speculation. The reference is
 plain forward passes of the same weights. Settings are the command's defaults. Drafts are responses of an earlier
 policy, which is known to the certificate.
 """
@@ -82,11 +83,11 @@ async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
 class TRLRollouts:
     """A training batch's rollouts by TRL's GRPOTrainer, in its environment (`benchmarks.trl_rollouts`)."""
 
-    def __init__(self, rule: str, earlier: Any, current: Any) -> None:
-        folder, self.name = Path(tempfile.mkdtemp()), f"TRL, {rule}"
+    def __init__(self, rule: str, earlier: Any, current: Any, engine: str) -> None:
+        folder, self.name = Path(tempfile.mkdtemp()), f"TRL, {rule}, {engine}"
         for name, model in (("earlier", earlier), ("current", current)):
             model.save_pretrained(folder / name)
-        command = [TRL, "-m", "benchmarks.trl_rollouts", rule, folder / "current", folder / "earlier"]
+        command = [TRL, "-m", "benchmarks.trl_rollouts", rule, folder / "current", folder / "earlier", engine]
         root = TRL.parents[2]
         paths = os.pathsep.join(map(str, (root, root / "src")))
         self._process = subprocess.Popen(
@@ -169,7 +170,8 @@ SAMPLERS: dict[str, Callable[[Any, Any], Sampler]] = {
     "engine": lambda e, c: EngineSampler(engine(c)),
     "engine, self-speculation": lambda e, c: EngineSampler(speculating(c)),
     **{f"engine, reuse: {name}": lambda e, c, name=name: Reuse(name, engine(e), engine(c)) for name in REUSE},
-    **{f"TRL, {rule}": lambda e, c, rule=rule: TRLRollouts(rule, e, c) for rule in RULES_IN_TRL},
+    **{f"TRL, {rule}": lambda e, c, rule=rule: TRLRollouts(rule, e, c, "in-process") for rule in RULES_IN_TRL},
+    **{f"TRL's vLLM, {rule}": lambda e, c, rule=rule: TRLRollouts(rule, e, c, "vllm") for rule in RULES_IN_TRL},
     **{
         f"vLLM, {mode}": lambda e, c, mode=mode: vllm(mode)(e, c)
         for mode in ("without speculation", "ngram", "draft model, drafts sampled", "draft model, drafts by argmax")

@@ -2,15 +2,17 @@
 
 `trainer_of` makes a trainer whose prompts and responses are texts of token ids. The module is also a process of TRL's
 environment (`make trl`) that answers the requests of `benchmarks.certificates`:
-`python -m benchmarks.trl_rollouts RULE CURRENT EARLIER`, with the folders of two models. Each line of the standard
-input is a request, and each line of the standard output its responses.
+`python -m benchmarks.trl_rollouts RULE CURRENT EARLIER ENGINE`, with the folders of two models. Each line of the
+standard input is a request, and each line of the standard output its responses. The engine is `in-process`, or `vllm`
+for TRL's vLLM.
 """
 
+import functools
 import json
+import os
 import sys
 import tempfile
 import warnings
-from contextlib import redirect_stdout
 from typing import Any
 
 import torch
@@ -20,9 +22,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from trl import GRPOConfig, GRPOTrainer
 
 from redraft.integrations.trl import ReuseRollout
+from redraft.integrations.trl_vllm import MAX_LOGPROBS, load_weights_on_cpu
 
 OWN = "own"
 """In place of a rule: TRL's own loop."""
+VLLM = {"use_vllm": True, "vllm_max_model_length": 64, "vllm_gpu_memory_utilization": 0.1}
+"""Settings of a trainer with vLLM."""
 
 
 def text_of(tokens: list[int]) -> str:
@@ -75,6 +80,20 @@ def responses(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list
     return tokens, log_probs
 
 
+def with_vllm(model: PreTrainedModel, prompts: list[list[int]], **settings: Any) -> GRPOTrainer:
+    """As `trainer_of`, with TRL's vLLM in float32, where TRL's own choice is bfloat16; once in a process.
+
+    Args:
+        model: read from a folder, which vLLM reads too.
+    """
+    from trl.generation import vllm_generation
+
+    vllm_generation.LLM = functools.partial(vllm_generation.LLM, dtype="float32")
+    trainer = trainer_of(model, prompts, **VLLM | settings)
+    load_weights_on_cpu(trainer)
+    return trainer
+
+
 class Rollouts:
     """A trainer that answers requests.
 
@@ -84,38 +103,50 @@ class Rollouts:
         rule: of `ReuseRollout`, or `OWN`.
         current: folder of the policy.
         earlier: folder of the earlier policy.
+        vllm: whether TRL's vLLM samples.
     """
 
-    def __init__(self, rule: str, current: str, earlier: str) -> None:
-        self.rule, self.calls = rule, 0
+    def __init__(self, rule: str, current: str, earlier: str, vllm: bool) -> None:
+        self.rule, self.vllm, self.calls = rule, vllm, 0
         self.model = AutoModelForCausalLM.from_pretrained(current, trust_remote_code=False)
         self.weights = [
             AutoModelForCausalLM.from_pretrained(each, trust_remote_code=False).state_dict()
             for each in (earlier, current)
         ]
+        self._with_vllm: GRPOTrainer | None = None
         torch.manual_seed(0)
 
     def __call__(self, prompts: list[list[int]], samples: int, max_tokens: int) -> list[Any]:
         """A response to each prompt, `samples` times in a row."""
         self.calls += 1
-        # A new seed and an empty memory for each call: with drafts from the last call, calls were not independent.
-        settings = {"seed": self.calls, "max_completion_length": max_tokens, "num_generations": samples}
-        rollout = None if self.rule == OWN else ReuseRollout(self.rule)
-        trainer = trainer_of(self.model, prompts, rollout, per_device_train_batch_size=samples, **settings)
+        settings = {"max_completion_length": max_tokens, "num_generations": samples}
+        trainer = self._trainer(prompts, per_device_train_batch_size=samples, **settings)
         rows = [prompt for prompt in prompts for _ in range(samples)]
         for weights in self.weights[-1:] if self.rule in (OWN, "none") else self.weights:
             self.model.load_state_dict(weights)
+            trainer._last_loaded_step = -1
             found = responses(trainer, rows)
         return list(found)
 
+    def _trainer(self, prompts: list[list[int]], **settings: Any) -> GRPOTrainer:
+        """A trainer with a new seed and an empty memory: with drafts from the last call, calls were not independent."""
+        top = {"top": MAX_LOGPROBS} if self.vllm and self.rule in ("residual", "block") else {}
+        rollout = None if self.rule == OWN else ReuseRollout(self.rule, **top)
+        if not self.vllm:
+            return trainer_of(self.model, prompts, rollout, seed=self.calls, **settings)
+        # A new trainer has other random numbers in its loader only, and there is one vLLM in a process.
+        self._with_vllm = self._with_vllm or with_vllm(self.model, prompts, **settings)
+        self._with_vllm.args.seed, self._with_vllm.rollout_func = self.calls, rollout
+        return self._with_vllm
 
-def main(rule: str, current: str, earlier: str) -> None:
+
+def main(rule: str, current: str, earlier: str, engine: str) -> None:
     """Answer requests, objects with the arguments of `Rollouts`, until the standard input ends."""
-    answers = sys.stdout
-    with redirect_stdout(sys.stderr):
-        rollouts = Rollouts(rule, current, earlier)
-        for line in sys.stdin:
-            print(json.dumps(rollouts(**json.loads(line))), file=answers, flush=True)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # vLLM prints to file descriptor 1
+    rollouts = Rollouts(rule, current, earlier, engine == "vllm")
+    for line in sys.stdin:
+        print(json.dumps(rollouts(**json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 
+from redraft.engines.vllm import in_process  # isort: skip  # after the environment variables of vllm_local
+
 PROMPTS, GROUP, TOKENS = 16, 4, 256
 LONGEST_PROMPT, TINY_VOCABULARY = 21, 44
 SHAPES = {
@@ -97,7 +99,7 @@ class Work:
         tools, transfer = tools_of(engine, self.memory, self.prompts, TOKENS, epoch), Stopwatch()
         self.vllm.engine.reset_prefix_cache()
         with (
-            transfer.over(vllm_local, "to_output"),
+            transfer.over(in_process, "to_output"),
             transfer.over(vllm_engine, "rows_of"),
             transfer.over(vllm_engine, "scores_of"),
             transfer.over(vllm_engine, "continuation_of"),

@@ -35,6 +35,7 @@ from benchmarks.vllm_rollout import TINY_VOCABULARY, save
 from redraft.config import TinyModel
 from redraft.engines.torch.head import LOGITS_AT_ONCE
 from redraft.engines.vllm import local as vllm_local
+from redraft.engines.vllm.in_process import to_output
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.rule import Distributions
 
@@ -150,7 +151,7 @@ class Work:
 
 def flat(answer: Any) -> list[float]:
     """Log-probs of the prompt's own tokens, out of the list of floats."""
-    return [row[0] for row in vllm_local.to_output(answer).extra_fields["prompt_logprobs"][:-1]]
+    return [row[0] for row in to_output(answer).extra_fields["prompt_logprobs"][:-1]]
 
 
 def of_tops(answer: Any) -> list[float]:

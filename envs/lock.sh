@@ -65,7 +65,7 @@ for environment in ${*:-$all}; do
         # Same PyTorch as cpu, so cpu/cuda.lock fits too.
         lighteval | trl)
             lock "$environment" "$environment/requirements.in" --excludes cpu/excludes.txt \
-                --excludes cpu/excludes-cuda.txt ;;
+                --overrides cpu/overrides.txt --excludes cpu/excludes-cuda.txt ;;
         vllm-of-gpu)
             lock_with_hashes vllm-of-gpu vllm-of-gpu/requirements.in --excludes cpu/excludes.txt \
                 --overrides vllm-of-gpu/overrides.txt ;;

@@ -87,6 +87,8 @@ ALLOWED = {
     "redraft.integrations": {
         "redraft.config",
         "redraft.engines.torch.engine",
+        "redraft.engines.vllm.in_process",
+        "redraft.engines.vllm.stock",
         "redraft.errors",
         "redraft.files",
         "redraft.methods",
@@ -94,11 +96,10 @@ ALLOWED = {
     },
     "redraft.integrations.verl": {
         "redraft.config.base",
-        "redraft.config.capability",
         "redraft.config.read",
         "redraft.config.reuse",
-        "redraft.engines.requests",
         "redraft.engines.vllm.engine",
+        "redraft.engines.vllm.stock",
         "redraft.errors",
         "redraft.files",
         "redraft.messages",
@@ -255,7 +256,7 @@ ONLY_IN = {
     "verl": {"redraft.integrations.verl", "redraft.train", "redraft.verl_cpu"},
     "hydra": {"redraft.train"},
     "omegaconf": {"redraft.train"},
-    "vllm": {"redraft.engines", "redraft.train", "redraft.verl_cpu"},
+    "vllm": {"redraft.engines", "redraft.integrations.trl_vllm", "redraft.train", "redraft.verl_cpu"},
     "torch": {
         "redraft.certify.transformers_policy",
         "redraft.lab.audit",

@@ -15,6 +15,7 @@ from redraft.lab.audit.tiny_models import ModelPolicy, drifting
 
 ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv-trl/bin/python"
+PAGE = (ROOT / "docs/use-in-trl.md").read_text()
 
 pytestmark = [
     pytest.mark.servers,
@@ -28,6 +29,7 @@ def in_trl(folder, *arguments):
         "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "OMP_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
     }
     command = [PYTHON, *map(str, arguments)]
     result = subprocess.run(
@@ -38,18 +40,33 @@ def in_trl(folder, *arguments):
 
 
 def test_the_example_of_the_page_runs(tmp_path):
-    page = (ROOT / "docs/use-in-trl.md").read_text()
-    (tmp_path / "train.py").write_text(re.search(r"```python\n(.*?)```", page, flags=re.S)[1])
+    (tmp_path / "train.py").write_text(re.search(r"```python\n(.*?)```", PAGE, flags=re.S)[1])
     lines = re.findall(r"epoch (\d): reward [\d.]+, kept (\d+)%", in_trl(tmp_path, "train.py"))
     assert [epoch for epoch, _ in lines] == ["1", "2", "3"]
     assert [int(kept) > 10 for _, kept in lines] == [False, True, True], lines
     assert (tmp_path / "run/checkpoint-12/redraft/index.json").exists()
 
 
+def test_the_example_with_trl_s_vllm_runs(tmp_path):
+    first, second = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)[:2]
+    (replaced,) = re.findall(r"^trainer = .*\n", first, flags=re.M)
+    (tmp_path / "train.py").write_text(first.replace(replaced, second))
+    lines = re.findall(r"epoch (\d): reward [\d.]+, kept (\d+)%", in_trl(tmp_path, "train.py"))
+    assert [epoch for epoch, _ in lines] == ["1", "2", "3"]
+    assert [int(kept) > 10 for _, kept in lines] == [False, True, True], lines
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """Results of `trl_run.py`."""
     out = in_trl(tmp_path_factory.mktemp("trl"), ROOT / "tests/trl_run.py")
+    return json.loads(out.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def with_vllm(tmp_path_factory):
+    """Results of `trl_vllm_run.py`."""
+    out = in_trl(tmp_path_factory.mktemp("trl_vllm"), ROOT / "tests/trl_vllm_run.py")
     return json.loads(out.splitlines()[-1])
 
 
@@ -101,3 +118,32 @@ def test_steps_with_the_same_responses_are_those_of_trl_s_own_loop(found):
     assert steps["function"] == steps["own"]
     assert len(steps["own"]["logs"]) == 4
     assert len(set(steps["own"]["advantages"][0])) > 4
+
+
+def test_vllm_without_reuse_gives_the_responses_of_trl_s_own_loop(with_vllm):
+    """The same tokens and log-probabilities, from the same random numbers."""
+    assert with_vllm["equal"] == [True, True]
+
+
+@pytest.mark.parametrize(("rule", "exact"), [("one_hot", True), ("residual", True), ("published", False)])
+def test_responses_of_vllm_s_third_pass_have_the_policy_s_distribution_if_the_rule_is_exact(rule, exact, with_vllm):
+    space, results = Space(3, 3), with_vllm[rule]
+    policy = ModelPolicy(space, drifting(space, 3, drift=0.5, scale=0.6)[-1])
+    expected = policy.response_distribution()
+    counts = np.bincount(results["indices"], minlength=len(expected))
+    assert g_test(counts, expected).rejected != exact
+    assert results["kept_share"] > 0.1
+    if exact:  # the policy's log-probabilities, also of kept tokens and of those from a residual
+        np.testing.assert_allclose(np.exp(results["totals"]), expected[results["indices"]], rtol=1e-4)
+
+
+def test_vllm_has_the_weights_of_each_update_and_drafts_from_the_second_pass_on(with_vllm):
+    assert with_vllm["trained"]["drafts"] == [0, 1, 1]
+    assert with_vllm["trained"]["difference"] < 1e-4
+
+
+def test_what_trl_s_vllm_cannot_do_is_an_error(with_vllm):
+    """A setting, TRL's own way of copying weights on a CPU, and drafts scored at another temperature than 1."""
+    assert with_vllm["errors"] == {key: key for key in with_vllm["errors"]}
+    assert len(with_vllm["errors"]) == 6
+    assert with_vllm["temperature"] == ["temperature", ""]

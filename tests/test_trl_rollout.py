@@ -39,7 +39,7 @@ class Tokenizer:
 
 def trainer_of(model, folder="run", temperature=1.0, **settings):
     """What the function uses of a GRPOTrainer, in training."""
-    args = {"seed": 0, "max_completion_length": SPACE.longest, "output_dir": str(folder)}
+    args = {"use_vllm": False, "seed": 0, "max_completion_length": SPACE.longest, "output_dir": str(folder)}
     args |= {"gradient_accumulation_steps": 2} | {name: allowed[0] for name, allowed in ALLOWED.items()} | settings
     logged, handler = [], SimpleNamespace(callbacks=[])
     return SimpleNamespace(
@@ -55,7 +55,7 @@ def trainer_of(model, folder="run", temperature=1.0, **settings):
         chat_template=None,
         chat_template_kwargs={},
         eos_token_ids=[0],
-        state=SimpleNamespace(global_step=0),
+        state=SimpleNamespace(global_step=0, is_hyper_param_search=False),
         callback_handler=handler,
         add_callback=handler.callbacks.append,
         logged=logged,
@@ -254,7 +254,6 @@ def test_a_memory_that_does_not_belong_to_the_training_is_rejected(fault, messag
         ("min_p", 0.1),
         ("repetition_penalty", 1.1),
         ("generation_kwargs", {"suppress_tokens": [1]}),
-        ("use_vllm", True),
         ("use_transformers_continuous_batching", True),
         ("cast_lm_head_to_fp32", True),
         ("temperature", 0.0),
@@ -267,6 +266,15 @@ def test_a_setting_that_the_engine_cannot_follow_is_rejected(key, value, model):
     assert (error.value.key, error.value.value) == (key, value)
 
 
+def test_trl_s_vllm_server_is_rejected(model):
+    """`test_trl.py` has what is rejected of the vLLM in the trainer's process."""
+    trainer = trainer_of(model, use_vllm=True, vllm_enable_sleep_mode=False, vllm_structured_outputs_regex=None)
+    trainer.vllm_mode = "server"
+    with pytest.raises(UserError, match="with TRL's vLLM") as error:
+        ReuseRollout()([TEXT], trainer)
+    assert error.value.key == "vllm_mode"
+
+
 @pytest.mark.parametrize(
     ("key", "change"),
     [
@@ -274,6 +282,7 @@ def test_a_setting_that_the_engine_cannot_follow_is_rejected(key, value, model):
         ("mixed_precision", {"accelerator": SimpleNamespace(num_processes=1, mixed_precision="fp16")}),
         ("distributed", {"is_fsdp_enabled": True}),
         ("tools", {"tools": [print]}),
+        ("hyperparameter_search", {"state": SimpleNamespace(global_step=0, is_hyper_param_search=True)}),
         ("model", {"model": torch.nn.Linear(1, 1)}),
     ],
 )

@@ -276,7 +276,7 @@ def test_verls_servers_read_the_same_rows_also_hidden_ones(top, vllm):
         utils = pytest.importorskip("verl.workers.rollout.vllm_rollout.utils", reason="verl is not installed")
     from vllm import SamplingParams
 
-    from redraft.engines.vllm.local import to_output, tokens_input
+    from redraft.engines.vllm.in_process import to_output, tokens_input
 
     settings = SCORING | {"logprobs": None, "prompt_logprobs": top, "skip_reading_prefix_cache": False}
     params = SamplingParams(**settings, extra_args={"scored_from": 19})

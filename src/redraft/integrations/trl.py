@@ -21,6 +21,7 @@ from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.integrations.prompt_memory import PromptMemory
+from redraft.integrations.trl_vllm import ColocatedEngine, check_vllm
 from redraft.methods.block import BlockReuse
 from redraft.methods.one_hot import OneHotReuse
 from redraft.methods.random import RandomReuse
@@ -50,10 +51,9 @@ ALLOWED: Mapping[str, tuple[object, ...]] = {
     "generation_kwargs": (None, {}),
     "cache_implementation": (None,),
     "cast_lm_head_to_fp32": (False,),
-    "use_vllm": (False,),
     "use_transformers_continuous_batching": (False,),
 }
-"""Settings of a GRPOConfig that the engine does not support, and their neutral values."""
+"""Settings of a GRPOConfig that the engines do not support, and their neutral values."""
 GENERATION: Mapping[str, tuple[object, ...]] = {
     "min_p": (0.0,),
     "typical_p": (1.0,),
@@ -83,10 +83,10 @@ logger = logging.getLogger(__name__)
 class ReuseRollout(TrainerCallback):
     """Rollout function of a GRPOTrainer: `GRPOTrainer(..., rollout_func=ReuseRollout("one_hot"))`.
 
-    The in-process engine samples responses from `trainer.model`, at the configuration's temperature. In training, the
-    draft of a prompt's i-th response is its i-th response in the last call with the same prompt tokens; evaluation has
-    no drafts. The function adds itself to the trainer's callbacks, writes its memory into each checkpoint, and reads it
-    when training resumes.
+    The in-process engine samples responses from `trainer.model`, at the configuration's temperature; with `use_vllm`
+    TRL's own vLLM does, in colocate mode. In training, the draft of a prompt's i-th response is its i-th response in
+    the last call with the same prompt tokens; evaluation has no drafts. The function adds itself to the trainer's
+    callbacks, writes its memory into each checkpoint, and reads it when training resumes.
 
     Args:
         rule: With `one_hot` responses have the policy's distribution; with `block` and `residual` they have it for
@@ -94,7 +94,7 @@ class ReuseRollout(TrainerCallback):
             drafts.
         most_tokens: largest number of stored response tokens. A token takes 12 bytes, and 8 more for each of the
             rule's `top`.
-        most_rows: largest number of responses that decode at once.
+        most_rows: largest number of responses that decode at once in the in-process engine.
         resume_from: the checkpoint that training resumes from, if it is not `checkpoint-STEP` in `output_dir`.
         settings: the rule's settings, such as `fresh_every`, `top` or `lenience`.
 
@@ -136,6 +136,8 @@ class ReuseRollout(TrainerCallback):
             under the policy that sampled it.
         """
         check_trainer(trainer)
+        if trainer.args.use_vllm:
+            check_vllm(trainer, self.rule.kind not in ("vanilla", "random"), self.rule.retention.top)
         tokens = tokens_of(prompts, trainer)
         _check_tokens(tokens, trainer.model)
         engine = self._engine_for(trainer, tokens)
@@ -149,7 +151,7 @@ class ReuseRollout(TrainerCallback):
             "logprobs": [rollout.log_probs.tolist() for rollout in rollouts],
         }
 
-    def _train(self, prompts: list[list[int]], engine: TorchEngine, trainer: Any) -> list[Rollout]:
+    def _train(self, prompts: list[list[int]], engine: TorchEngine | ColocatedEngine, trainer: Any) -> list[Rollout]:
         """Rollouts with drafts, which the memory keeps."""
         self._begin(trainer)
         step = self.memory.counters["rollouts"]
@@ -163,7 +165,7 @@ class ReuseRollout(TrainerCallback):
             trainer._log_metric(f"reuse/{name}", value)
         return rollouts
 
-    def _evaluate(self, prompts: list[list[int]], engine: TorchEngine, trainer: Any) -> list[Rollout]:
+    def _evaluate(self, prompts: list[list[int]], engine: TorchEngine | ColocatedEngine, trainer: Any) -> list[Rollout]:
         """Rollouts without drafts, of which nothing is kept."""
         counters = self.memory.counters
         step = counters["evaluations"] = counters.get("evaluations", -1) + 1
@@ -175,7 +177,7 @@ class ReuseRollout(TrainerCallback):
         self,
         tasks: Mapping[int, tuple[Task, list[int]]],
         prompts: list[list[int]],
-        engine: TorchEngine,
+        engine: TorchEngine | ColocatedEngine,
         trainer: Any,
         rule: ReuseMethod,
         memory: Memory,
@@ -195,12 +197,15 @@ class ReuseRollout(TrainerCallback):
         strategy = rule.strategy()
         return engine.run(*(strategy(task, context) for task, _ in tasks.values()))
 
-    def _engine_for(self, trainer: Any, prompts: list[list[int]]) -> TorchEngine:
-        """The engine; a new one for another model, temperature or end token, or longer prompts."""
+    def _engine_for(self, trainer: Any, prompts: list[list[int]]) -> TorchEngine | ColocatedEngine:
+        """The engine; in process, a new one for another model, temperature or end token, or longer prompts."""
         model, args, engine = trainer.model, trainer.args, self._engine
         # The trainer's temperature is that of its loss; one that is changed in the configuration afterwards is not.
         temperature, stops = trainer.temperature, frozenset(trainer.eos_token_ids)
         longest, rows = max(map(len, prompts)) + args.max_completion_length, min(self.most_rows, len(prompts))
+        if args.use_vllm:
+            self.rule.check_vocabulary(model.config.vocab_size)
+            return ColocatedEngine(trainer, stops, longest)
         if engine is not None and (engine.model, engine.temperature, engine.stops) == (model, temperature, stops):
             if longest <= engine.max_length and rows <= engine.max_rows:
                 return engine
@@ -270,6 +275,8 @@ def check_trainer(trainer: Any) -> None:
         raise _unsupported("temperature", trainer.temperature, "above 0")
     if not isinstance(args.max_completion_length, int) or args.max_completion_length < 1:
         raise _unsupported("max_completion_length", args.max_completion_length, "at least 1")
+    if trainer.state.is_hyper_param_search:  # its checkpoints are in folders of their own
+        raise _unsupported("hyperparameter_search", "running", "single trainings")
     if accelerator.num_processes > 1:
         raise _unsupported("num_processes", accelerator.num_processes, "1")
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:

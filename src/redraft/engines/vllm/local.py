@@ -3,18 +3,14 @@
 vLLM reads environment variables on import, so they are set here first; variables that are already set keep their value.
 """
 
-import asyncio
-import itertools
 import os
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch._dynamo
 
-from redraft.engines.torch.loop import Outside, run_to_end
 from redraft.engines.vllm.engine import WORKER
 from redraft.errors import UserError
 
@@ -31,16 +27,12 @@ if not torch.cuda.is_available():
     # against it is read when transformers is imported, which may have happened already.
     torch._dynamo.config.disable = True
 
-from vllm import EngineArgs, SamplingParams  # noqa: E402
+from vllm import EngineArgs  # noqa: E402
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: E402
-from vllm.inputs.engine import tokens_input  # noqa: E402
-from vllm.logprobs import FlatLogprobs  # noqa: E402
-from vllm.outputs import RequestOutput  # noqa: E402
-from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # noqa: E402
 from vllm.v1.engine.llm_engine import LLMEngine  # noqa: E402
 
-T = TypeVar("T")
+from redraft.engines.vllm.in_process import InProcessClient, LocalOutput  # noqa: E402
 
 
 def check_head_size(model: Path | str) -> None:
@@ -62,18 +54,8 @@ def check_head_size(model: Path | str) -> None:
         )
 
 
-@dataclass
-class LocalOutput:
-    """An answer in the form of verl's servers; see `redraft.engines.vllm.engine.Output`."""
-
-    token_ids: list[int]
-    log_probs: list[float] | None
-    stop_reason: str | None
-    extra_fields: dict[str, Any]
-
-
-class LocalVLLM:
-    """A vLLM engine for coroutines on this process's event loop, in float32 by default.
+class LocalVLLM(InProcessClient):
+    """A vLLM engine of its own in this process, in float32 by default.
 
     Only one may exist at a time: vLLM keeps global state, which `close` removes.
 
@@ -110,55 +92,24 @@ class LocalVLLM:
         }
         arguments |= settings
         self._worker = arguments["worker_cls"]
-        self.engine = LLMEngine.from_engine_args(EngineArgs(model=str(model), **arguments))
+        super().__init__(LLMEngine.from_engine_args(EngineArgs(model=str(model), **arguments)))
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by a no-op
-        self._numbers = itertools.count()
-        self._answers: dict[str, asyncio.Future[RequestOutput]] = {}
-
-    def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
-        """Run coroutines that use this engine to their ends, concurrently; return their results in order.
-
-        Raises:
-            RuntimeError: if they wait for each other, or for something unknown to `outside`.
-        """
-        standstill = "vLLM has no requests, but not all coroutines have ended"
-        try:
-            return asyncio.run(run_to_end(coroutines, self._step, lambda: standstill, outside))
-        finally:
-            self.engine.abort_request(list(self._answers))
-            self._answers.clear()
-
-    def _step(self) -> bool:
-        """One pass of the engine; False without a request."""
-        if not self.engine.has_unfinished_requests():
-            return False
-        for output in self.engine.step():
-            answer = self._answers.pop(output.request_id, None)
-            if answer and not answer.done():
-                answer.set_result(output)
-        return True
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> LocalOutput:
-        """Serve one request as a verl server does; `logprobs` is true to return those of sampled tokens.
+        """Serve one request; see `InProcessClient.generate`.
 
         Raises:
             UserError: for log-probabilities at a temperature other than 1 by vLLM's own worker.
         """
-        settings = sampling_params | {"logprobs": 0 if sampling_params.get("logprobs") else None}
-        params = SamplingParams(**settings, output_kind=RequestOutputKind.FINAL_ONLY)
-        wants_log_probs = {params.logprobs, params.prompt_logprobs} != {None}
-        if wants_log_probs and params.temperature != 1 and self._worker != WORKER:
+        scores = sampling_params.get("logprobs") or sampling_params.get("prompt_logprobs") is not None
+        if scores and sampling_params.get("temperature", 1.0) != 1 and self._worker != WORKER:
             raise UserError(
                 "vLLM's own worker returns log-probabilities at temperature 1 only",
                 key="worker_cls",
                 value=self._worker,
                 allowed=WORKER,
             )
-        # Requests of a session share an id, for a balancer of servers; vLLM itself needs a name for each.
-        name = f"{request_id}-{next(self._numbers)}"
-        answer = self._answers[name] = asyncio.get_running_loop().create_future()
-        self.engine.add_request(name, tokens_input(prompt_ids), params)
-        return to_output(await answer)
+        return await super().generate(request_id, prompt_ids=prompt_ids, sampling_params=sampling_params)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load all weights by their names in transformers' format, and drop the prefix cache."""
@@ -178,26 +129,3 @@ class LocalVLLM:
         """Free the memory and vLLM's global state, so that another engine can be created."""
         self.engine.engine_core.shutdown()
         cleanup_dist_env_and_memory()
-
-
-def to_output(output: RequestOutput) -> LocalOutput:
-    """An answer in verl's form, with a dummy row at the end of a prompt's log-probabilities."""
-    (sampled,) = output.outputs
-    extra: dict[str, Any] = {"num_cached_tokens": output.num_cached_tokens}
-    if output.prompt_logprobs is not None:
-        extra |= {
-            "prompt_logprobs": _rows(output.prompt_logprobs, "logprobs"),
-            "prompt_ids": _rows(output.prompt_logprobs, "token_ids"),
-        }
-    log_probs = None
-    if sampled.logprobs is not None:
-        log_probs = [row[token].logprob for token, row in zip(sampled.token_ids, sampled.logprobs, strict=True)]
-    stop_reason = "aborted" if sampled.finish_reason == "abort" else "completed"
-    return LocalOutput(list(sampled.token_ids), log_probs, stop_reason, extra)
-
-
-def _rows(prompt: FlatLogprobs, name: str) -> list[list[Any]]:
-    """One field of a prompt's log-probabilities by position: of the token, or of the most probable ones if any."""
-    # vLLM has nothing for the first token, and puts the prompt's own token before the most probable ones.
-    values, spans = getattr(prompt, name), zip(prompt.start_indices[1:], prompt.end_indices[1:], strict=True)
-    return [values[begin + 1 if end - begin > 1 else begin : end] for begin, end in spans] + [[0]]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from redraft.engines.vllm.engine import Output
+from redraft.engines.vllm.stock import OtherEndError, StockEngine
 from redraft.integrations.verl.plan import Plan
-from redraft.integrations.verl.server import OtherEndError, ServerEngine
 from redraft.integrations.verl.store import key_of
 from redraft.integrations.verl.tally import OTHER_END, Outcome
 from redraft.rollout.context import Meter, RolloutContext, Streams
@@ -61,7 +61,16 @@ class DraftingClient:
         draft, becomes_draft = await self.store.find.remote(key)
         outcome = Outcome(0, own="failed")
         forwarded = {name: further[name] for name in FORWARDED if further.get(name)}
-        engine = ServerEngine(self.client, self.plan, request_id, sampling_params, forwarded)
+        engine = StockEngine(
+            self.client,
+            self.plan.stops | frozenset(sampling_params.get("stop_token_ids") or ()),
+            self.plan.max_model_len,
+            sampling_params,
+            biased=self.plan.biased,
+            seeded=self.plan.seeded,
+            request_id=request_id,
+            further=forwarded,
+        )
         try:
             try:
                 rollout = await self._response(key, draft, prompt_ids, sampling_params, engine)
@@ -100,7 +109,7 @@ class DraftingClient:
         return ""
 
     async def _response(
-        self, key: int, draft: Rollout | None, prompt: list[int], params: Mapping[str, Any], engine: ServerEngine
+        self, key: int, draft: Rollout | None, prompt: list[int], params: Mapping[str, Any], engine: StockEngine
     ) -> Rollout:
         """Response by the plan's method.
 
@@ -119,17 +128,17 @@ class DraftingClient:
         return group.rollouts[0]
 
 
-def outcome_of(rollout: Rollout, engine: ServerEngine) -> Outcome:
+def outcome_of(rollout: Rollout, engine: StockEngine) -> Outcome:
     """Counts of a response."""
-    kept, drift = rollout.prefix_length, None
-    if len(engine.scored) or not kept:
+    kept, drift, (session,) = rollout.prefix_length, None, engine.sessions
+    if len(session.scored) or not kept:
         # As in the records of training: exp(g) - 1 - g, with g = log p - log q.
-        gaps = engine.scored[:kept].astype(np.float64) - rollout.log_probs[:kept]
+        gaps = session.scored[:kept].astype(np.float64) - rollout.log_probs[:kept]
         drift = float((np.expm1(gaps) - gaps).sum())
     return Outcome(rollout.length, rollout.draft_length, kept, rollout.verified, drift)
 
 
-def answer_of(rollout: Rollout, engine: ServerEngine, params: Mapping[str, Any]) -> Any:
+def answer_of(rollout: Rollout, engine: StockEngine, params: Mapping[str, Any]) -> Any:
     """The response as an answer of verl's server."""
     last = engine.outputs[-1] if engine.outputs else None
     if last is None:

@@ -1,21 +1,23 @@
-"""The engine protocol over verl's own servers with unmodified vLLM workers, for one response.
+"""Engine over vLLM with its own, unmodified workers, through a client such as verl's.
 
 One request scores a draft: its prompt is prompt and draft (`prompt_logprobs`; one token is sampled and dropped).
 vLLM computes such a request without its prefix cache, but fills the cache for the requests that follow. A token of a
 residual distribution is sampled with biases of the logits. vLLM's own worker scores at temperature 1 only.
+
+`redraft.engines.vllm.engine` scores less, and at any temperature, with a worker of this project.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
 from redraft.config.capability import Capability
 from redraft.engines.requests import check_capabilities
 from redraft.engines.vllm.engine import SCORING, Client, Output, bias_of, continuation_of, scores_of, seed_of
-from redraft.integrations.verl.plan import Plan
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
 
@@ -24,39 +26,69 @@ LEAST_MASS = 2.0**-24
 
 
 class OtherEndError(RuntimeError):
-    """verl's servers end responses with other tokens, or at another length, than the plan knows."""
+    """vLLM ends responses with other tokens, or at another length, than the engine knows."""
 
 
-class ServerEngine:
-    """Engine and session of one response.
+class StockEngine:
+    """Engine over a policy that vLLM serves.
 
     Args:
-        client: verl's client of its servers.
-        request_id: of all requests, so that verl sends them to one replica.
-        sampling: verl's sampling parameters of the response.
-        further: verl's other arguments of a request.
+        client: of vLLM, which must have the current policy before sessions are opened.
+        stops: tokens that end a response.
+        max_length: vLLM's `max_model_len`, tokens.
+        sampling: sampling parameters of all responses.
+        biased: whether vLLM reports log-probabilities of sampled tokens after a request's biases
+            (`processed_logprobs`).
+        seeded: whether requests need seeds.
+        request_id: of all requests, so that a load balancer sends them to one replica; None for one per session.
+        further: the client's further arguments of a request.
     """
 
     capabilities = frozenset({Capability.TOP_LOG_PROBS, Capability.RESIDUAL})
 
     def __init__(
-        self, client: Client, plan: Plan, request_id: str, sampling: Mapping[str, Any], further: Mapping[str, Any]
+        self,
+        client: Client,
+        stops: Collection[int],
+        max_length: int,
+        sampling: Mapping[str, Any],
+        *,
+        biased: bool,
+        seeded: bool = False,
+        request_id: str | None = None,
+        further: Mapping[str, Any] | None = None,
     ) -> None:
-        self.plan = plan
-        self.stops = plan.stops | frozenset(sampling.get("stop_token_ids") or ())
-        self.outputs: list[Output] = []
-        self.scored = np.zeros(0, dtype=np.float32)
-        """Log-probabilities of the draft's tokens under the policy, float32 (n,), once they were requested."""
-        self._client, self._request_id = client, request_id
-        self._sampling, self._further = dict(sampling), dict(further)
-        self._prompt: list[int] = []
-        self._rows_of_draft = TopLogProbs(np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32))
+        self.client, self.stops, self.max_length = client, frozenset(stops), max_length
+        self.sampling, self.biased, self.seeded = dict(sampling), biased, seeded
+        self.request_id, self.further = request_id, dict(further or {})
+        self.sessions: list[StockSession] = []
 
     @asynccontextmanager
-    async def session(self, prompt: Sequence[int]) -> AsyncIterator["ServerEngine"]:
-        """Open the session."""
-        self._prompt = list(prompt)
-        yield self
+    async def session(self, prompt: Sequence[int]) -> AsyncIterator["StockSession"]:
+        """Open a session; closing it frees nothing."""
+        self.sessions.append(session := StockSession(self, list(prompt)))
+        yield session
+
+    @property
+    def outputs(self) -> list[Output]:
+        """vLLM's answers, in the order in which they came within each session."""
+        return [output for session in self.sessions for output in session.outputs]
+
+
+class StockSession:
+    """One response in progress.
+
+    Attributes:
+        outputs: vLLM's answers so far.
+        scored: float32 (n,), log-probabilities of the draft's tokens under the policy, once they were requested.
+    """
+
+    def __init__(self, engine: StockEngine, prompt: list[int]) -> None:
+        self.outputs: list[Output] = []
+        self.scored = np.zeros(0, dtype=np.float32)
+        self._engine, self._prompt = engine, prompt
+        self._request_id = engine.request_id or uuid4().hex
+        self._rows_of_draft = TopLogProbs(np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32))
 
     async def score(
         self,
@@ -71,10 +103,10 @@ class ServerEngine:
         Raises:
             RuntimeError: if the answer is not the draft's scores.
         """
-        check_capabilities(self.capabilities, others=at is not None, noise=draws is not None, top=top)
+        check_capabilities(self._engine.capabilities, others=at is not None, noise=draws is not None, top=top)
         rows = self._rows_of_draft = await self._rows(draft, top)
         if not top and not np.array_equal(rows.tokens[:, 0], draft):
-            raise RuntimeError("verl's server scored other tokens than the draft's")
+            raise RuntimeError("vLLM scored other tokens than the draft's")
         scores = scores_of(rows, draft, top)
         self.scored = scores.log_probs
         return scores
@@ -88,7 +120,7 @@ class ServerEngine:
             RuntimeError: if a request was aborted, or did not end as it should.
         """
         assert isinstance(draws, Inversion)
-        check_capabilities(self.capabilities, residual=first is not None, top=top)
+        check_capabilities(self._engine.capabilities, residual=first is not None, top=top)
         if first is None:
             sampled = await self._sample(prefix, max_new_tokens, draws.uniforms[0])
         else:
@@ -103,7 +135,7 @@ class ServerEngine:
     ) -> Continuation:
         """Sample a first token from a residual, and the others from the policy."""
         one = await self._sample(prefix, 1, draws.uniforms[0], logit_bias=bias_of(first))
-        if self.plan.biased:
+        if self._engine.biased:
             shift = log_mass(first, self._rows_of_draft, len(prefix), int(one.tokens[0]))
             one = replace(one, log_probs=np.minimum(one.log_probs + np.float32(shift), np.float32(0)))
         if max_tokens == 1 or one.finish is Finish.EOS:
@@ -113,28 +145,34 @@ class ServerEngine:
         return Continuation(tokens, log_probs, rest.finish, one.cached)
 
     async def _sample(self, prefix: np.ndarray, max_tokens: int, uniform: float, **further: Any) -> Continuation:
-        """Sample up to `max_tokens` tokens after a prefix, as verl does, with further settings of vLLM."""
-        seed = {"seed": seed_of(uniform)} if self.plan.seeded else {}
-        output = await self._ask(prefix, self._sampling | {"max_tokens": max_tokens, "logprobs": True} | seed | further)
+        """Sample up to `max_tokens` tokens after a prefix, with further settings of vLLM."""
+        seed = {"seed": seed_of(uniform)} if self._engine.seeded else {}
+        output = await self._ask(
+            prefix, self._engine.sampling | {"max_tokens": max_tokens, "logprobs": True} | seed | further
+        )
         *others, last = output.token_ids
-        if self.stops.intersection(others) or (last not in self.stops and len(others) + 1 != max_tokens):
-            raise OtherEndError(f"it did not end with {sorted(self.stops)} or at the limit; no more drafts are used")
-        return continuation_of(output, self.stops, max_tokens)
+        if self._engine.stops.intersection(others) or (
+            last not in self._engine.stops and len(others) + 1 != max_tokens
+        ):
+            raise OtherEndError(
+                f"it did not end with {sorted(self._engine.stops)} or at the limit; no more drafts are used"
+            )
+        return continuation_of(output, self._engine.stops, max_tokens)
 
     async def _rows(self, response: np.ndarray, top: int) -> TopLogProbs:
         """Scores of a response's tokens, int32 and float32 (n, max(top, 1)).
 
-        Without room for the token that the server samples, the last token is not scored: it has the tokens -1 with
-        log-probability -inf, and the loop stores no draft that long.
+        Without room for the token that vLLM samples after it, the last token is not scored: it has the tokens -1 with
+        log-probability -inf. Such a response is no draft for a later one.
         """
-        fit = response[: self.plan.room(len(self._prompt))]
+        fit = response[: max(0, self._engine.max_length - len(self._prompt) - 1)]
         output = await self._ask(fit, SCORING | {"prompt_logprobs": top})
         log_probs, ids = (output.extra_fields.get(name) or [] for name in ("prompt_logprobs", "prompt_ids"))
-        # Row j scores token j + 1, and verl adds one without a meaning.
+        # Row j scores token j + 1, and the client adds one without a meaning.
         expected, first = len(self._prompt) + len(fit), len(self._prompt) - 1
         if len(log_probs) != expected or len(ids) != expected:
             raise RuntimeError(
-                f"verl's server answered with {len(log_probs)} log-probabilities for a prompt of {expected} tokens"
+                f"vLLM answered with {len(log_probs)} log-probabilities for a prompt of {expected} tokens"
             )
         missing = len(response) - len(fit)
         tokens, scores = np.array(ids[first:-1], dtype=np.int32), np.array(log_probs[first:-1], dtype=np.float32)
@@ -143,14 +181,14 @@ class ServerEngine:
 
     async def _ask(self, response: np.ndarray, params: dict[str, Any]) -> Output:
         """Serve a request whose prompt is ours and a response so far."""
-        output = await self._client.generate(
+        output = await self._engine.client.generate(
             self._request_id,
             prompt_ids=[*self._prompt, *response.tolist()],
-            sampling_params={**params, "temperature": self._sampling["temperature"]},
-            **self._further,
+            sampling_params={**params, "temperature": self._engine.sampling["temperature"]},
+            **self._engine.further,
         )
         if output.stop_reason == "aborted" or not output.token_ids:
-            raise RuntimeError("verl's server aborted a request")
+            raise RuntimeError("vLLM aborted a request")
         self.outputs.append(output)
         return output
 

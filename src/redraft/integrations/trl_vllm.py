@@ -1,0 +1,147 @@
+"""The vLLM that TRL starts in the trainer's process (`use_vllm=True`, `vllm_mode="colocate"`), for rollout functions.
+
+TRL (1.16, `VLLMGeneration`) copies the policy to it before each call of a rollout function that follows an update. Its
+workers are vLLM's own, so drafts can be scored at temperature 1 only, and no more than 20 tokens a position. It reports
+log-probabilities after temperature and biases (`processed_logprobs`).
+"""
+
+from collections.abc import Collection, Coroutine
+from types import MethodType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redraft.engines.vllm.stock import StockEngine
+from redraft.errors import UserError
+
+if TYPE_CHECKING:
+    from redraft.engines.vllm.in_process import InProcessClient
+
+T = TypeVar("T")
+MAX_LOGPROBS = 20
+"""vLLM's own `max_logprobs`, which TRL does not set."""
+
+
+class ColocatedEngine(StockEngine):
+    """Engine over TRL's vLLM.
+
+    Args:
+        trainer: a GRPOTrainer.
+        stops: tokens that end a response.
+        longest: longest prompt and response together, tokens.
+
+    Raises:
+        UserError: if vLLM has no room for them, or, on a CPU, without `load_weights_on_cpu`.
+    """
+
+    client: "InProcessClient"
+
+    def __init__(self, trainer: Any, stops: Collection[int], longest: int) -> None:
+        # Imported once TRL has imported vLLM.
+        from vllm.platforms import current_platform
+
+        from redraft.engines.vllm.in_process import InProcessClient
+
+        generation = trainer.vllm_generation
+        if current_platform.is_cpu() and not _loads_on_cpu(generation):
+            raise UserError(
+                "vLLM's CPU build does not take weights as TRL loads them",
+                key="use_vllm",
+                allowed="with redraft.integrations.trl_vllm.load_weights_on_cpu(trainer), before training",
+            )
+        engine = generation.llm.llm_engine
+        # A draft of a whole response needs room for the token that vLLM samples after it.
+        if longest + 1 > (most := engine.model_config.max_model_len):
+            raise UserError(
+                "prompt and response are too long for TRL's vLLM",
+                key="vllm_max_model_length",
+                value=most,
+                allowed=f"at least {longest + 1}: prompt, max_completion_length and one token",
+            )
+        sampling = {
+            "temperature": trainer.temperature,
+            "detokenize": False,
+            # As TRL's trainer counts ends; vLLM's own list of end-of-sequence tokens may be another.
+            "ignore_eos": True,
+            "stop_token_ids": sorted(stops),
+        }
+        super().__init__(InProcessClient(engine), stops, most, sampling, biased=True)
+
+    def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
+        """Run coroutines that use this engine to their ends, concurrently; return their results in order."""
+        return self.client.run(*coroutines)
+
+
+def check_vllm(trainer: Any, scores: bool, top: int) -> None:
+    """Reject settings of TRL's vLLM that this module does not support.
+
+    Args:
+        trainer: a GRPOTrainer with `use_vllm`.
+        scores: whether drafts are scored.
+        top: most probable tokens that are stored for a position.
+
+    Raises:
+        UserError: with the first such setting.
+    """
+    args = trainer.args
+    obstacles = (
+        ("vllm_mode", trainer.vllm_mode, trainer.vllm_mode != "colocate", "colocate"),
+        ("vllm_enable_sleep_mode", True, args.vllm_enable_sleep_mode, "False"),
+        (
+            "vllm_structured_outputs_regex",
+            args.vllm_structured_outputs_regex,
+            args.vllm_structured_outputs_regex,
+            "None",
+        ),
+        (
+            "temperature",
+            trainer.temperature,
+            scores and trainer.temperature != 1,
+            "1: vLLM scores drafts at temperature 1 only. The rules none and random have any",
+        ),
+        ("top", top, top > MAX_LOGPROBS, f"at most {MAX_LOGPROBS}, vLLM's max_logprobs"),
+    )
+    for key, value, wrong, allowed in obstacles:
+        if wrong:
+            raise UserError(
+                "redraft's rollout function does not support this setting with TRL's vLLM",
+                key=key,
+                value=value,
+                allowed=allowed,
+            )
+
+
+def load_weights_on_cpu(trainer: Any) -> None:
+    """Make TRL copy weights to vLLM's CPU build; call it once, before training.
+
+    vLLM's CPU build packs linear weights for its matrix products. TRL loads weights in place, which does not reach the
+    packed ones (in vLLM 0.31 it ends with an AttributeError). `reload_weights` undoes the packing, loads all weights
+    and packs them again.
+
+    Args:
+        trainer: a GRPOTrainer with `use_vllm=True` and `vllm_mode="colocate"`.
+
+    Raises:
+        UserError: for another trainer, or a model with tied embeddings.
+    """
+    if not (trainer.use_vllm and trainer.vllm_mode == "colocate"):
+        raise UserError("this trainer has no vLLM in its process", key="vllm_mode", allowed="use_vllm=True, colocate")
+    if trainer.model.config.tie_word_embeddings:
+        raise UserError(
+            "vLLM on a CPU keeps old embeddings where they are tied",
+            key="tie_word_embeddings",
+            value=True,
+            allowed="false",
+        )
+    trainer.vllm_generation.sync_weights = MethodType(_reload_weights, trainer.vllm_generation)
+
+
+def _reload_weights(generation: Any) -> None:
+    """Replaces `VLLMGeneration.sync_weights`."""
+    weights = ((name, weight.detach().clone()) for name, weight in generation.model.named_parameters())
+    generation.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+    # Cached keys and values are those of the old weights.
+    if not generation.llm.reset_prefix_cache():
+        raise RuntimeError("weights were loaded while requests were running")
+
+
+def _loads_on_cpu(generation: Any) -> bool:
+    return getattr(generation.sync_weights, "__func__", None) is _reload_weights
