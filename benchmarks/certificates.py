@@ -34,9 +34,9 @@ from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.samplers import METHODS
 from redraft.lab.audit.tiny_models import drifting
 from redraft.messages import echo
-from redraft.rollout.context import Meter, RolloutContext, Streams
+from redraft.rollout.context import Meter, RolloutContext, Streams, no_reward
 from redraft.rollout.memory import Memory
-from redraft.rollout.types import Rollout, Task
+from redraft.rollout.types import Task
 
 TRL = Path(__file__).parents[1] / ".venv-trl/bin/python"
 """Python of TRL's environment."""
@@ -68,16 +68,12 @@ class Reuse:
         for visit, engine in enumerate(self.engines):
             # A new seed: Gumbel noise is the same in all steps of a seed, so that calls would not be independent.
             streams = Streams(self.calls, visit)
-            context = RolloutContext(engine, _no_reward, memory, Meter(), streams, prompts, max_tokens)
+            context = RolloutContext(engine, no_reward, memory, Meter(), streams, prompts, max_tokens)
             strategy = self.method.strategy()
             groups = engine.run(*(strategy(Task(i, visit, samples), context) for i in range(len(prompts))))
             for group in groups:
                 memory.put(group)
         return [[Sampled(each.tokens.tolist(), each.log_probs.tolist()) for each in g.rollouts] for g in groups]
-
-
-async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
-    return np.zeros(len(rollouts), np.float32)
 
 
 class TRLRollouts:

@@ -86,7 +86,7 @@ def pass_rate(task: str, model: Path, folder: Path) -> dict[str, object]:
 
     data = GymProblems(task=task, size=HELD_OUT, split="held-out", scorer_errors="wrong", template=with_examples(task))
     benchmark = Benchmark(data=data, grading="reasoning_gym", samples=SAMPLES, max_new_tokens=MOST_TOKENS)
-    engine = InProcessEngine(device="cpu", threads=1, dtype="bfloat16")
+    engine = InProcessEngine(device="cpu", threads=1, dtype="float32")
     file = folder / f"{task}.parquet"
     generate({0: model}, {task: benchmark}, 0, engine, Evaluation(), file)
     samples = pd.read_parquet(file)

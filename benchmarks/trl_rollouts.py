@@ -32,11 +32,11 @@ VLLM = {"use_vllm": True, "vllm_max_model_length": 64, "vllm_gpu_memory_utilizat
 
 def text_of(tokens: list[int]) -> str:
     """Token ids as a text, which the tokenizer of `trainer_of` reads."""
-    return " ".join(map(spelled, tokens))
+    return " ".join(map(word_of, tokens))
 
 
-def spelled(token: int) -> str:
-    """A token as a word, which no other token's contains: a tokenizer cuts its special tokens out of words."""
+def word_of(token: int) -> str:
+    """Unique word of a token; no word is part of another, since a tokenizer cuts its special tokens out of words."""
     return f"t{token}."
 
 
@@ -48,18 +48,19 @@ def trainer_of(
     Args:
         model: token 0 ends a response.
         prompts: token ids of the prompts of the training.
+        rollout: the rollout function, if any.
         settings: of its GRPOConfig.
     """
-    vocabulary = Tokenizer(models.WordLevel({spelled(i): i for i in range(model.config.vocab_size)}))
+    vocabulary = Tokenizer(models.WordLevel({word_of(i): i for i in range(model.config.vocab_size)}))
     vocabulary.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    end = spelled(0)
+    end = word_of(0)
     defaults = {"per_device_train_batch_size": 8, "num_generations": 2, "max_steps": 1, "logging_steps": 1}
     defaults |= {"bf16": False, "use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # `rollout_func` is experimental
         return GRPOTrainer(
             model,
-            reward_funcs=length,
+            reward_funcs=length_reward,
             args=GRPOConfig(output_dir=tempfile.mkdtemp(), **defaults | settings),
             train_dataset=Dataset.from_dict({"prompt": list(map(text_of, prompts))}),
             processing_class=PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token=end, eos_token=end),
@@ -67,7 +68,7 @@ def trainer_of(
         )
 
 
-def length(completion_ids: list[list[int]], **_: Any) -> list[float]:
+def length_reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
     """Reward of each response: its number of tokens."""
     return list(map(float, map(len, completion_ids)))
 
@@ -81,7 +82,7 @@ def responses(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list
 
 
 def with_vllm(model: PreTrainedModel, prompts: list[list[int]], **settings: Any) -> GRPOTrainer:
-    """As `trainer_of`, with TRL's vLLM in float32, where TRL's own choice is bfloat16; once in a process.
+    """As `trainer_of`, with TRL's vLLM in float32 instead of bfloat16; once in a process, whose `LLM` it replaces.
 
     Args:
         model: read from a folder, which vLLM reads too.
@@ -117,31 +118,32 @@ class Rollouts:
         torch.manual_seed(0)
 
     def __call__(self, prompts: list[list[int]], samples: int, max_tokens: int) -> list[Any]:
-        """A response to each prompt, `samples` times in a row."""
+        """Tokens, and log-probabilities in nats or None, of `samples` responses to each prompt, in a row."""
         self.calls += 1
         settings = {"max_completion_length": max_tokens, "num_generations": samples}
         trainer = self._trainer(prompts, per_device_train_batch_size=samples, **settings)
         rows = [prompt for prompt in prompts for _ in range(samples)]
         for weights in self.weights[-1:] if self.rule in (OWN, "none") else self.weights:
             self.model.load_state_dict(weights)
-            trainer._last_loaded_step = -1
+            trainer._last_loaded_step = -1  # makes TRL copy the weights to vLLM
             found = responses(trainer, rows)
         return list(found)
 
     def _trainer(self, prompts: list[list[int]], **settings: Any) -> GRPOTrainer:
-        """A trainer with a new seed and an empty memory: with drafts from the last call, calls were not independent."""
+        """Trainer with a new seed and no drafts, so that calls are independent."""
         top = {"top": MAX_LOGPROBS} if self.vllm and self.rule in ("residual", "block") else {}
         rollout = None if self.rule == OWN else ReuseRollout(self.rule, **top)
         if not self.vllm:
             return trainer_of(self.model, prompts, rollout, seed=self.calls, **settings)
-        # A new trainer has other random numbers in its loader only, and there is one vLLM in a process.
+        # vLLM can be started once in a process, so its trainer is used again.
         self._with_vllm = self._with_vllm or with_vllm(self.model, prompts, **settings)
+        assert all(getattr(self._with_vllm.args, name) == value for name, value in settings.items())
         self._with_vllm.args.seed, self._with_vllm.rollout_func = self.calls, rollout
         return self._with_vllm
 
 
 def main(rule: str, current: str, earlier: str, engine: str) -> None:
-    """Answer requests, objects with the arguments of `Rollouts`, until the standard input ends."""
+    """Answer requests from standard input, one JSON object a line with the arguments of `Rollouts.__call__`."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM prints to file descriptor 1
     rollouts = Rollouts(rule, current, earlier, engine == "vllm")

@@ -26,7 +26,7 @@ def policy_of(trainer, number):
 
 
 def answers(trainer, rollout, number):
-    """Responses of a policy, and their log-probabilities, with vLLM's random numbers from their beginning."""
+    """Responses of a policy, and their log-probabilities, after vLLM was seeded."""
     trainer.rollout_func = rollout
     policy_of(trainer, number)
     torch.manual_seed(1)
@@ -34,7 +34,7 @@ def answers(trainer, rollout, number):
 
 
 def third_pass(trainer, rollout):
-    """Indices and total log-probabilities of the third policy's responses, whose drafts are the second one's."""
+    """Third pass, with drafts of the second policy: indices and total log-probabilities of responses, kept share."""
     for number in range(3):
         tokens, log_probs = answers(trainer, rollout, number)
     logged = trainer._pending_metrics["reuse/kept_share"]
@@ -61,7 +61,7 @@ def error_of(trainer, rollout, **changed):
 
 
 def without_loader(trainer):
-    """Key of the error if TRL's own way of copying weights is in place."""
+    """Key of the error without `load_weights_on_cpu`; `sync_weights` does nothing, since TRL's fails on a CPU."""
     ours = trainer.vllm_generation.sync_weights
     trainer.vllm_generation.sync_weights = lambda: None
     try:
@@ -80,7 +80,7 @@ def loader_of_another():
 
 
 def trained(trainer, folder):
-    """Kept shares of three epochs of training, and whether vLLM's log-probabilities are the trained policy's."""
+    """Share of responses with a draft in three steps, and the largest gap of vLLM's log-probabilities, nats."""
     trainer.args.output_dir, trainer.args.save_strategy = folder, "no"
     trainer.rollout_func = ReuseRollout()
     trainer._pending_metrics.clear()
@@ -91,6 +91,7 @@ def trained(trainer, folder):
 
 
 def main():
+    """All results, by the names that test_trl.py reads."""
     folder = tempfile.mkdtemp()
     POLICIES[0].save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)

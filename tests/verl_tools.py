@@ -1,4 +1,4 @@
-"""A calculator for verl's tool agent, and a tiny model that calls it: call this file in an empty folder.
+"""A calculator for verl's tool agent, and a tiny model that calls it: run this file in an empty folder.
 
 A prompt is a sum such as `3+4=`. The model writes the call `c3+4`, the tool answers `7`, and the model answers with a
 box. verl loads this file for the tool and its parser (`multi_turn.function_tool_path`, `multi_turn.format`).
@@ -30,7 +30,7 @@ SUMS = [(left, right) for left in range(8) for right in range(4)]
 
 @function_tool
 def calculator(left: int, right: int) -> str:
-    """Add two numbers, and write down that it was asked.
+    """Add two numbers, and log the call.
 
     Args:
         left: a number.
@@ -55,7 +55,7 @@ class LetterC(ToolParser):
 
 
 def prepare():
-    """Write a model that mostly calls the tool rightly, data and a reward into the current folder."""
+    """Write a model that mostly calls the tool correctly, data and a reward into the current folder."""
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
     tokenizer.chat_template = TEMPLATE

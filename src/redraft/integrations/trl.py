@@ -12,7 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import ValidationError
 from transformers import PreTrainedModel, TrainerCallback
@@ -29,7 +28,7 @@ from redraft.methods.residual import ResidualReuse
 from redraft.methods.reuse import ReuseMethod
 from redraft.methods.speculative import Speculative
 from redraft.methods.vanilla import Vanilla
-from redraft.rollout.context import Meter, RolloutContext, Streams
+from redraft.rollout.context import Meter, RolloutContext, Streams, no_reward
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Task
 
@@ -74,8 +73,8 @@ GENERATION: Mapping[str, tuple[object, ...]] = {
     "watermarking_config": (),
     "num_beams": (1,),
 }
-"""The same for a model's generation config, where None is neutral too. TRL's own loop applies these: `generate` reads
-there what the GRPOConfig does not set (transformers 5.10, `_prepare_generation_config`)."""
+"""The same for a model's generation config, where None is neutral too. TRL's own loop applies these: `generate`
+takes settings from there that the GRPOConfig leaves out (transformers 5.10, `_prepare_generation_config`)."""
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ class ReuseRollout(TrainerCallback):
         self.memory = PromptMemory(self.rule.retention, most_tokens)
         self._engine: TorchEngine | None = None
         self._owner: dict[str, Any] = {}
-        self._trainer: Any = None  # that the memory belongs to
+        self._trainer: Any = None  # whose rollouts the memory has
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list]:
         """Sample a response to each prompt.
@@ -133,11 +132,14 @@ class ReuseRollout(TrainerCallback):
         Returns:
             `prompt_ids` and `completion_ids`, lists of token ids, and `logprobs`, the log-probability of each token
             under the policy at the configuration's temperature; with `published` and `random`, that of a kept token
-            under the policy that sampled it.
+            under the policy that sampled it, nats.
+
+        Raises:
+            UserError: for a setting of the trainer or a prompt that the engine does not support.
         """
         check_trainer(trainer)
         if trainer.args.use_vllm:
-            check_vllm(trainer, self.rule.kind not in ("vanilla", "random"), self.rule.retention.top)
+            check_vllm(trainer, self.rule)
         tokens = tokens_of(prompts, trainer)
         _check_tokens(tokens, trainer.model)
         engine = self._engine_for(trainer, tokens)
@@ -152,7 +154,7 @@ class ReuseRollout(TrainerCallback):
         }
 
     def _train(self, prompts: list[list[int]], engine: TorchEngine | ColocatedEngine, trainer: Any) -> list[Rollout]:
-        """Rollouts with drafts, which the memory keeps."""
+        """Rollouts with drafts; they are stored in the memory."""
         self._begin(trainer)
         step = self.memory.counters["rollouts"]
         tasks = self.memory.tasks(prompts)
@@ -166,7 +168,7 @@ class ReuseRollout(TrainerCallback):
         return rollouts
 
     def _evaluate(self, prompts: list[list[int]], engine: TorchEngine | ColocatedEngine, trainer: Any) -> list[Rollout]:
-        """Rollouts without drafts, of which nothing is kept."""
+        """Rollouts without drafts; they are not stored."""
         counters = self.memory.counters
         step = counters["evaluations"] = counters.get("evaluations", -1) + 1
         tasks = PromptMemory(Retention(), 1).tasks(prompts)
@@ -184,10 +186,19 @@ class ReuseRollout(TrainerCallback):
         purpose: str,
         step: int,
     ) -> list[Group]:
-        """Roll out all tasks concurrently."""
+        """Roll out all tasks concurrently.
+
+        Args:
+            tasks: by prompt number, a task and the rows of its samples in `prompts`.
+            prompts: tokens of each requested response's prompt.
+            rule: of reuse.
+            memory: earlier rollouts by prompt number.
+            purpose: of the random streams.
+            step: of the random streams.
+        """
         context = RolloutContext(
             engine,
-            _no_reward,  # TRL computes rewards after the rollouts
+            no_reward,  # TRL computes rewards after the rollouts
             memory,
             Meter(),
             Streams(trainer.args.seed, step, purpose),
@@ -198,9 +209,13 @@ class ReuseRollout(TrainerCallback):
         return engine.run(*(strategy(task, context) for task, _ in tasks.values()))
 
     def _engine_for(self, trainer: Any, prompts: list[list[int]]) -> TorchEngine | ColocatedEngine:
-        """The engine; in process, a new one for another model, temperature or end token, or longer prompts."""
+        """The engine; in process, a new one for another model, temperature or end token, longer prompts or more rows.
+
+        Raises:
+            UserError: if the rule or the engine does not fit the model, or vLLM has no room.
+        """
         model, args, engine = trainer.model, trainer.args, self._engine
-        # The trainer's temperature is that of its loss; one that is changed in the configuration afterwards is not.
+        # `args.temperature` may be changed later; the loss uses the trainer's.
         temperature, stops = trainer.temperature, frozenset(trainer.eos_token_ids)
         longest, rows = max(map(len, prompts)) + args.max_completion_length, min(self.most_rows, len(prompts))
         if args.use_vllm:
@@ -212,7 +227,7 @@ class ReuseRollout(TrainerCallback):
             longest, rows = max(longest, engine.max_length), max(rows, engine.max_rows)
         self._engine = None  # frees its cache first
         self.rule.check_vocabulary(model.config.vocab_size)
-        # The trainer computes weights in float32 under autocast; those in another type as they are.
+        # Autocast applies to float32 weights; others are used in their own type.
         mixed = trainer.accelerator.mixed_precision == "bf16" and model.dtype == torch.float32
         self._engine = TorchEngine(
             model,
@@ -293,7 +308,7 @@ def tokens_of(prompts: Sequence[Any], trainer: Any) -> list[list[int]]:
     """Tokens of texts or conversations, as TRL makes them (`GRPOTrainer._tokenize_prompts`).
 
     Raises:
-        UserError: for a conversation with images.
+        UserError: if the content of a message is not a string.
     """
     tokenizer = trainer.processing_class
     if isinstance(prompts[0], str):
@@ -311,7 +326,11 @@ def tokens_of(prompts: Sequence[Any], trainer: Any) -> list[list[int]]:
 
 
 def _check_tokens(prompts: list[list[int]], model: PreTrainedModel) -> None:
-    """Reject prompts that the model cannot read."""
+    """Reject prompts that the model cannot read.
+
+    Raises:
+        UserError: for a prompt without tokens, or with a token that the model does not know.
+    """
     vocabulary = model.get_input_embeddings().num_embeddings
     for row, prompt in enumerate(prompts):
         if not prompt:
@@ -373,10 +392,6 @@ def _in_rows(groups: Sequence[Group], tasks: Mapping[int, tuple[Task, list[int]]
         row: rollout for group in groups for row, rollout in zip(tasks[group.prompt][1], group.rollouts, strict=True)
     }
     return [by_row[row] for row in range(size)]
-
-
-async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
-    return np.zeros(len(rollouts), dtype=np.float32)
 
 
 def _checkpoint(args: Any, step: int) -> Path:

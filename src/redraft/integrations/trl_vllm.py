@@ -1,23 +1,22 @@
 """The vLLM that TRL starts in the trainer's process (`use_vllm=True`, `vllm_mode="colocate"`), for rollout functions.
 
 TRL (1.16, `VLLMGeneration`) copies the policy to it before each call of a rollout function that follows an update. Its
-workers are vLLM's own, so drafts can be scored at temperature 1 only, and no more than 20 tokens a position. It reports
-log-probabilities after temperature and biases (`processed_logprobs`).
+workers are unmodified, so drafts can be scored at temperature 1 only, and no more than 20 tokens a position. It reports
+log-probabilities after temperature and biases (`processed_logprobs`), and leaves `max_logprobs` at vLLM's default.
 """
 
 from collections.abc import Collection, Coroutine
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redraft.engines.vllm.stock import StockEngine
+from redraft.engines.vllm.stock import MAX_LOGPROBS, StockEngine
 from redraft.errors import UserError
+from redraft.methods.reuse import ReuseMethod
 
 if TYPE_CHECKING:
     from redraft.engines.vllm.in_process import InProcessClient
 
 T = TypeVar("T")
-MAX_LOGPROBS = 20
-"""vLLM's own `max_logprobs`, which TRL does not set."""
 
 
 class ColocatedEngine(StockEngine):
@@ -26,10 +25,11 @@ class ColocatedEngine(StockEngine):
     Args:
         trainer: a GRPOTrainer.
         stops: tokens that end a response.
-        longest: longest prompt and response together, tokens.
+        longest: longest prompt of this batch plus `max_completion_length`, tokens.
 
     Raises:
-        UserError: if vLLM has no room for them, or, on a CPU, without `load_weights_on_cpu`.
+        UserError: if `vllm_max_model_length` is below `longest` + 1, or if `load_weights_on_cpu` was not called for
+            vLLM's CPU build.
     """
 
     client: "InProcessClient"
@@ -41,7 +41,8 @@ class ColocatedEngine(StockEngine):
         from redraft.engines.vllm.in_process import InProcessClient
 
         generation = trainer.vllm_generation
-        if current_platform.is_cpu() and not _loads_on_cpu(generation):
+        # TRL's own way may end with an error before, or load nothing without one.
+        if current_platform.is_cpu() and getattr(generation.sync_weights, "__func__", None) is not _reload_weights:
             raise UserError(
                 "vLLM's CPU build does not take weights as TRL loads them",
                 key="use_vllm",
@@ -70,18 +71,17 @@ class ColocatedEngine(StockEngine):
         return self.client.run(*coroutines)
 
 
-def check_vllm(trainer: Any, scores: bool, top: int) -> None:
+def check_vllm(trainer: Any, rule: ReuseMethod) -> None:
     """Reject settings of TRL's vLLM that this module does not support.
 
     Args:
         trainer: a GRPOTrainer with `use_vllm`.
-        scores: whether drafts are scored.
-        top: most probable tokens that are stored for a position.
+        rule: of reuse.
 
     Raises:
         UserError: with the first such setting.
     """
-    args = trainer.args
+    args, top = trainer.args, rule.retention.top
     obstacles = (
         ("vllm_mode", trainer.vllm_mode, trainer.vllm_mode != "colocate", "colocate"),
         ("vllm_enable_sleep_mode", True, args.vllm_enable_sleep_mode, "False"),
@@ -94,8 +94,8 @@ def check_vllm(trainer: Any, scores: bool, top: int) -> None:
         (
             "temperature",
             trainer.temperature,
-            scores and trainer.temperature != 1,
-            "1: vLLM scores drafts at temperature 1 only. The rules none and random have any",
+            rule.scores and trainer.temperature != 1,
+            "1, at which vLLM scores drafts; the rules none and random work at any temperature",
         ),
         ("top", top, top > MAX_LOGPROBS, f"at most {MAX_LOGPROBS}, vLLM's max_logprobs"),
     )
@@ -112,9 +112,8 @@ def check_vllm(trainer: Any, scores: bool, top: int) -> None:
 def load_weights_on_cpu(trainer: Any) -> None:
     """Make TRL copy weights to vLLM's CPU build; call it once, before training.
 
-    vLLM's CPU build packs linear weights for its matrix products. TRL loads weights in place, which does not reach the
-    packed ones (in vLLM 0.31 it ends with an AttributeError). `reload_weights` undoes the packing, loads all weights
-    and packs them again.
+    TRL loads weights in place, which does not reach the packed weights of the CPU build: with vLLM 0.31 its first step
+    ends with an AttributeError.
 
     Args:
         trainer: a GRPOTrainer with `use_vllm=True` and `vllm_mode="colocate"`.
@@ -124,24 +123,17 @@ def load_weights_on_cpu(trainer: Any) -> None:
     """
     if not (trainer.use_vllm and trainer.vllm_mode == "colocate"):
         raise UserError("this trainer has no vLLM in its process", key="vllm_mode", allowed="use_vllm=True, colocate")
-    if trainer.model.config.tie_word_embeddings:
-        raise UserError(
-            "vLLM on a CPU keeps old embeddings where they are tied",
-            key="tie_word_embeddings",
-            value=True,
-            allowed="false",
-        )
+    # Imported once TRL has imported vLLM.
+    from redraft.engines.vllm.in_process import check_untied
+
+    check_untied(trainer.vllm_generation.llm.llm_engine)
     trainer.vllm_generation.sync_weights = MethodType(_reload_weights, trainer.vllm_generation)
 
 
 def _reload_weights(generation: Any) -> None:
     """Replaces `VLLMGeneration.sync_weights`."""
+    from redraft.engines.vllm.in_process import reload_weights
+
+    # Copies, since vLLM may keep what it loads, and the optimizer changes weights in place.
     weights = ((name, weight.detach().clone()) for name, weight in generation.model.named_parameters())
-    generation.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-    # Cached keys and values are those of the old weights.
-    if not generation.llm.reset_prefix_cache():
-        raise RuntimeError("weights were loaded while requests were running")
-
-
-def _loads_on_cpu(generation: Any) -> bool:
-    return getattr(generation.sync_weights, "__func__", None) is _reload_weights
+    reload_weights(generation.llm.llm_engine, weights)

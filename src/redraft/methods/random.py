@@ -18,6 +18,7 @@ class RandomReuse(ReuseMethod):
     """SPEC-RL's Random Reuse (§4.3): drafts are cut at a uniformly random token, without verification."""
 
     order: ClassVar[int] = 30
+    scores: ClassVar[bool] = False
     label: ClassVar[str] = "random cut"
     title: ClassVar[str] = "random reuse"
     kind: Literal["random"] = "random"

@@ -83,6 +83,8 @@ class ReuseMethod(Registered):
 
     exact: ClassVar[bool] = False
     """True if responses have the current policy's distribution."""
+    scores: ClassVar[bool] = True
+    """True if drafts are scored under the current policy."""
     title: ClassVar[str] = ""
     """Name of the method in the report's sentences; its kind if empty."""
     label: ClassVar[str] = ""

@@ -16,6 +16,7 @@ class Vanilla(ReuseMethod):
 
     order: ClassVar[int] = 0
     exact: ClassVar[bool] = True
+    scores: ClassVar[bool] = False
     label: ClassVar[str] = "no reuse"
     kind: Literal["vanilla"] = "vanilla"
 

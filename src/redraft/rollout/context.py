@@ -22,6 +22,11 @@ class Reward(Protocol):
         ...
 
 
+async def no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
+    """A `Reward` of zeros, for rollouts that are graded later or not at all."""
+    return np.zeros(len(rollouts), dtype=np.float32)
+
+
 @dataclass
 class Meter:
     """Costs that no engine sees.

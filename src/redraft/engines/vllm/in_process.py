@@ -1,19 +1,22 @@
-"""Client of a vLLM engine in this process, which runs coroutines on this process's event loop."""
+"""Client of a vLLM engine in this process: `run` alternates coroutines that send requests with the engine's passes."""
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from vllm import SamplingParams
 from vllm.inputs.engine import tokens_input
 from vllm.logprobs import FlatLogprobs
 from vllm.outputs import RequestOutput
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from redraft.engines.torch.loop import Outside, run_to_end
+from redraft.errors import UserError
 
 T = TypeVar("T")
 
@@ -29,7 +32,7 @@ class LocalOutput:
 
 
 class InProcessClient:
-    """Requests of coroutines to a vLLM engine in this process."""
+    """A vLLM engine with the interface of verl's client (`redraft.engines.vllm.engine.Client`)."""
 
     def __init__(self, engine: LLMEngine) -> None:
         self.engine = engine
@@ -70,6 +73,38 @@ class InProcessClient:
         return to_output(await answer)
 
 
+def check_untied(engine: LLMEngine) -> None:
+    """Reject models whose weights `reload_weights` cannot replace.
+
+    Raises:
+        UserError: for a model with tied embeddings on a CPU.
+    """
+    if current_platform.is_cpu() and engine.model_config.hf_text_config.tie_word_embeddings:
+        raise UserError(
+            "vLLM on a CPU keeps old embeddings where they are tied",
+            key="tie_word_embeddings",
+            value=True,
+            allowed="false",
+        )
+
+
+def reload_weights(engine: LLMEngine, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Load all weights by their names in transformers' format, and drop the prefix cache.
+
+    vLLM's CPU build packs linear weights for its matrix products. This undoes the packing, loads the weights and packs
+    them again.
+
+    Raises:
+        UserError: for a model with tied embeddings on a CPU.
+        RuntimeError: while requests are running.
+    """
+    check_untied(engine)
+    engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+    # Cached keys and values are those of the old weights.
+    if not engine.reset_prefix_cache():
+        raise RuntimeError("weights were loaded while requests were running")
+
+
 def to_output(output: RequestOutput) -> LocalOutput:
     """An answer in verl's form, with a dummy row at the end of a prompt's log-probabilities."""
     (sampled,) = output.outputs
@@ -87,7 +122,7 @@ def to_output(output: RequestOutput) -> LocalOutput:
 
 
 def _rows(prompt: FlatLogprobs, name: str) -> list[list[Any]]:
-    """One field of a prompt's log-probabilities by position: of the token, or of the most probable ones if any."""
+    """One field by position: the value of the prompt's token, or those of the most probable tokens if requested."""
     # vLLM has nothing for the first token, and puts the prompt's own token before the most probable ones.
     values, spans = getattr(prompt, name), zip(prompt.start_indices[1:], prompt.end_indices[1:], strict=True)
     return [values[begin + 1 if end - begin > 1 else begin : end] for begin, end in spans] + [[0]]

@@ -32,7 +32,7 @@ from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa:
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # noqa: E402
 from vllm.v1.engine.llm_engine import LLMEngine  # noqa: E402
 
-from redraft.engines.vllm.in_process import InProcessClient, LocalOutput  # noqa: E402
+from redraft.engines.vllm.in_process import InProcessClient, LocalOutput, reload_weights  # noqa: E402
 
 
 def check_head_size(model: Path | str) -> None:
@@ -112,18 +112,8 @@ class LocalVLLM(InProcessClient):
         return await super().generate(request_id, prompt_ids=prompt_ids, sampling_params=sampling_params)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load all weights by their names in transformers' format, and drop the prefix cache."""
-        if self.engine.model_config.hf_text_config.tie_word_embeddings:
-            raise UserError(
-                "vLLM on a CPU keeps old embeddings where they are tied",
-                key="tie_word_embeddings",
-                value=True,
-                allowed="false",
-            )
-        self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
-        # Cached keys and values are those of the old weights.
-        if not self.engine.reset_prefix_cache():
-            raise RuntimeError("weights were loaded while requests were running")
+        """Load all weights; see `reload_weights`."""
+        reload_weights(self.engine, weights)
 
     def close(self) -> None:
         """Free the memory and vLLM's global state, so that another engine can be created."""

@@ -21,27 +21,29 @@ from redraft.engines.vllm.engine import SCORING, Client, Output, bias_of, contin
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
 
+MAX_LOGPROBS = 20
+"""vLLM's default of `max_logprobs`: most probable tokens of a position that it reports."""
 LEAST_MASS = 2.0**-24
 """Smallest mass of a residual distribution: log-probabilities are float32, so a smaller mass is rounding error."""
 
 
 class OtherEndError(RuntimeError):
-    """vLLM ends responses with other tokens, or at another length, than the engine knows."""
+    """A response ended neither with a stop token nor at its limit, or went on after a stop token."""
 
 
 class StockEngine:
     """Engine over a policy that vLLM serves.
 
     Args:
-        client: of vLLM, which must have the current policy before sessions are opened.
+        client: client of vLLM, which must have the current policy before sessions are opened.
         stops: tokens that end a response.
         max_length: vLLM's `max_model_len`, tokens.
         sampling: sampling parameters of all responses.
         biased: whether vLLM reports log-probabilities of sampled tokens after a request's biases
             (`processed_logprobs`).
         seeded: whether requests need seeds.
-        request_id: of all requests, so that a load balancer sends them to one replica; None for one per session.
-        further: the client's further arguments of a request.
+        request_id: id of all requests, so that a load balancer sends them to one replica; None for one per session.
+        further: extra keyword arguments of the client for each request.
     """
 
     capabilities = frozenset({Capability.TOP_LOG_PROBS, Capability.RESIDUAL})
@@ -101,7 +103,8 @@ class StockSession:
         """Score a whole draft; see `redraft.rollout.engine.Session.score`.
 
         Raises:
-            RuntimeError: if the answer is not the draft's scores.
+            UserError: for other tokens or Gumbel noise, or if a log-probability is NaN.
+            RuntimeError: if the answer is not the draft's scores, or the request was aborted.
         """
         check_capabilities(self._engine.capabilities, others=at is not None, noise=draws is not None, top=top)
         rows = self._rows_of_draft = await self._rows(draft, top)
@@ -117,7 +120,9 @@ class StockSession:
         """Sample after prompt and prefix; see `redraft.rollout.engine.Session.decode`.
 
         Raises:
-            RuntimeError: if a request was aborted, or did not end as it should.
+            UserError: for Gumbel noise, or if a log-probability is NaN.
+            OtherEndError: if the response ended neither with a stop token nor at its limit, or went on after a stop.
+            RuntimeError: if a request was aborted.
         """
         assert isinstance(draws, Inversion)
         check_capabilities(self._engine.capabilities, residual=first is not None, top=top)
@@ -150,20 +155,19 @@ class StockSession:
         output = await self._ask(
             prefix, self._engine.sampling | {"max_tokens": max_tokens, "logprobs": True} | seed | further
         )
-        *others, last = output.token_ids
-        if self._engine.stops.intersection(others) or (
-            last not in self._engine.stops and len(others) + 1 != max_tokens
-        ):
+        (*others, last), stops = output.token_ids, self._engine.stops
+        if stops.intersection(others) or (last not in stops and len(others) + 1 != max_tokens):
             raise OtherEndError(
-                f"it did not end with {sorted(self._engine.stops)} or at the limit; no more drafts are used"
+                f"vLLM's response of {len(others) + 1} tokens ended neither with one of {sorted(stops)} nor at its "
+                f"limit of {max_tokens}, or went on after one of them"
             )
-        return continuation_of(output, self._engine.stops, max_tokens)
+        return continuation_of(output, stops, max_tokens)
 
     async def _rows(self, response: np.ndarray, top: int) -> TopLogProbs:
         """Scores of a response's tokens, int32 and float32 (n, max(top, 1)).
 
         Without room for the token that vLLM samples after it, the last token is not scored: it has the tokens -1 with
-        log-probability -inf. Such a response is no draft for a later one.
+        log-probability -inf; callers cut it before they store the response as a draft.
         """
         fit = response[: max(0, self._engine.max_length - len(self._prompt) - 1)]
         output = await self._ask(fit, SCORING | {"prompt_logprobs": top})
@@ -194,12 +198,12 @@ class StockSession:
 
 
 def log_mass(first: Residual, rows: TopLogProbs, position: int, token: int) -> float:
-    """Log-probability of a token under the policy less that under the residual distribution.
+    """Log-probability of a token under the policy less that under the residual distribution, nats.
 
     The residual is p times `left`, divided by its mass Z = 1 - sum p (1 - left).
     """
     at = TopLogProbs(rows.tokens[position : position + 1], rows.log_probs[position : position + 1])
-    # Tokens whose p is not known have all of it left.
+    # Of a token outside the reported top nothing was accepted.
     p = np.exp(at.of(first.tokens[None])[0].astype(np.float64))
     mass = max(1.0 - float((p * (1.0 - first.left)).sum()), LEAST_MASS)
     left = first.left[first.tokens == token]

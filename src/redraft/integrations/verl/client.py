@@ -1,7 +1,7 @@
 """verl's client of its servers, with drafts: a response begins with the kept prefix of an earlier one."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from redraft.engines.vllm.stock import OtherEndError, StockEngine
 from redraft.integrations.verl.plan import Plan
 from redraft.integrations.verl.store import key_of
 from redraft.integrations.verl.tally import OTHER_END, Outcome
-from redraft.rollout.context import Meter, RolloutContext, Streams
+from redraft.rollout.context import Meter, RolloutContext, Streams, no_reward
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Sample, Task
 
@@ -101,7 +101,7 @@ class DraftingClient:
         if any(further.get(name) for name in ("image_data", "video_data", "audio_data")):
             return "images"
         # A greedy baseline, for example.
-        if self.plan.reuse.kind != "random" and (
+        if self.plan.reuse.scores and (
             any(params.get(name, value) != value for name, value in PLAIN.items())
             or params.get("top_k", -1) not in (-1, 0)
         ):
@@ -121,7 +121,7 @@ class DraftingClient:
         if draft is not None:
             memory.put(Group(key, 0, (Sample(draft, 0.0),)))
         streams = Streams(self.plan.seed, self.step)
-        context = RolloutContext(engine, _no_reward, memory, Meter(), streams, {key: prompt}, limit)
+        context = RolloutContext(engine, no_reward, memory, Meter(), streams, {key: prompt}, limit)
         group = await self._strategy(Task(key, 1, 1), context)
         if len(versions := {output.extra_fields.get("global_steps") for output in engine.outputs}) > 1:
             raise RuntimeError(f"verl's servers changed their weights within a response (steps {versions})")
@@ -166,8 +166,3 @@ def say(message: str) -> None:
     if message not in _said:
         _said.add(message)
         logger.warning("redraft: %s", message)
-
-
-async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
-    """Rewards, which verl computes itself."""
-    return np.zeros(len(rollouts), dtype=np.float32)

@@ -12,6 +12,7 @@ from pydantic import Field
 from redraft.config.base import Config
 from redraft.config.read import parse, read_yaml
 from redraft.config.reuse import Reuse
+from redraft.engines.vllm.stock import MAX_LOGPROBS
 from redraft.errors import UserError
 from redraft.files import json_text
 from redraft.methods.one_hot import OneHotReuse
@@ -20,8 +21,6 @@ from redraft.methods.vanilla import Vanilla
 
 KINDS = ("vanilla", "one_hot", "block", "residual", "speculative", "random")
 """Methods that decide about each response separately, and whose responses need no change of verl's losses."""
-MAX_LOGPROBS = 20
-"""vLLM's own `max_logprobs`."""
 FOLDER = "redraft_drafts"
 """Folder of the drafts, next to verl's `global_step_N`."""
 
@@ -125,7 +124,7 @@ def served(reuse: ReuseMethod, rollout: Mapping[str, Any]) -> tuple[ReuseMethod,
     """
     if isinstance(reuse, Vanilla):
         return reuse, ""
-    scores = reuse.kind != "random"
+    scores = reuse.scores
     vllm = given_to_vllm(rollout)
     most, mode = vllm.get("max_logprobs", MAX_LOGPROBS), vllm.get("logprobs_mode", rollout.get("logprobs_mode"))
     obstacles: Sequence[tuple[bool, str]] = (

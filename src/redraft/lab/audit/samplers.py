@@ -53,7 +53,7 @@ from redraft.methods.drafts.response import reuse_drafts
 from redraft.methods.drafts.verification import stored_top_verifier
 from redraft.methods.reuse import ReuseMethod, StoredTop
 from redraft.methods.strategy import Strategy
-from redraft.rollout.context import Meter, RolloutContext, Streams
+from redraft.rollout.context import Meter, RolloutContext, Streams, no_reward
 from redraft.rollout.engine import Residual
 from redraft.rollout.history import ResponseHistory
 from redraft.rollout.memory import Memory
@@ -373,7 +373,7 @@ def sample_last_pass(
     memory = Memory(retention)
     group = None
     for number, engine in enumerate(engines):
-        context = RolloutContext(engine, _no_reward, memory, Meter(), streams(0, number), {0: PROMPT}, space.longest)
+        context = RolloutContext(engine, no_reward, memory, Meter(), streams(0, number), {0: PROMPT}, space.longest)
         (group,) = engine.run(strategy(Task(0, number, samples), context))
         # The drafts of the next pass.
         memory.put(group)
@@ -394,10 +394,6 @@ def response_indices(rollouts: Sequence[Rollout], space: Space) -> np.ndarray:
 def mean_kept(rollouts: Sequence[Rollout]) -> float:
     """Mean number of kept tokens."""
     return float(np.mean([rollout.prefix_length for rollout in rollouts]))
-
-
-async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
-    return np.zeros(len(rollouts), np.float32)
 
 
 def policies() -> list[PreTrainedModel]:

@@ -29,9 +29,9 @@ from redraft.methods.reuse import Candidate
 from redraft.methods.vanilla import vanilla
 from redraft.ops.locking.devices import devices
 from redraft.result_files import write_with_hash
-from redraft.rollout.context import Meter, RolloutContext, Streams
+from redraft.rollout.context import Meter, RolloutContext, Streams, no_reward
 from redraft.rollout.memory import Memory
-from redraft.rollout.types import Rollout, Task
+from redraft.rollout.types import Task
 from redraft.train import models
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -147,11 +147,7 @@ def _sample_held_out(
     )
     # A stream of another name: no random number of the run is used again.
     memory, streams = Memory(Retention()), Streams(run.configuration.seed, step, "held-out")
-    context = RolloutContext(sampler, _no_reward, memory, Meter(), streams, prompts, limit)
+    context = RolloutContext(sampler, no_reward, memory, Meter(), streams, prompts, limit)
     groups = sampler.run(*(vanilla(Task(prompt, 0, count), context) for prompt in prompts))
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     return [Draft(rollout.prompt, rollout.tokens, rollout.log_probs) for rollout in rollouts]
-
-
-async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
-    return np.zeros(len(rollouts), np.float32)
