@@ -87,6 +87,7 @@ ALLOWED = {
     "redraft.integrations": {
         "redraft.config",
         "redraft.engines.torch.engine",
+        "redraft.engines.vllm.engine",
         "redraft.engines.vllm.in_process",
         "redraft.engines.vllm.stock",
         "redraft.errors",

@@ -1,5 +1,6 @@
 """The rollout function for TRL with a trainer that has what TRL passes; `test_trl.py` runs TRL itself."""
 
+import asyncio
 import json
 from copy import deepcopy
 from types import SimpleNamespace
@@ -39,12 +40,13 @@ class Tokenizer:
 
 def trainer_of(model, folder="run", temperature=1.0, **settings):
     """What the function uses of a GRPOTrainer, in training."""
-    args = {"use_vllm": False, "seed": 0, "max_completion_length": SPACE.longest, "output_dir": str(folder)}
+    args = {"seed": 0, "max_completion_length": SPACE.longest, "output_dir": str(folder)}
     args |= {"gradient_accumulation_steps": 2} | {name: allowed[0] for name, allowed in ALLOWED.items()} | settings
     logged, handler = [], SimpleNamespace(callbacks=[])
     return SimpleNamespace(
         args=SimpleNamespace(**args),
         temperature=temperature,
+        use_vllm=False,
         model=model.train(),
         accelerator=SimpleNamespace(num_processes=1, mixed_precision="no"),
         is_deepspeed_enabled=False,
@@ -196,8 +198,8 @@ def test_a_resumed_training_continues_as_the_uninterrupted_one(rule, settings, p
     assert passes(rollout, trainer, policies, first=1) == expected[1:]
     assert len({json.dumps(each["completion_ids"]) for each in expected}) == 3
     # A second call of `trainer.train` in the same process reads the checkpoint again.
-    rollout.on_train_begin()
     trainer.state.global_step = 1
+    rollout.on_train_begin(trainer.args, trainer.state, None)
     assert passes(rollout, trainer, policies, first=1) == expected[1:]
     elsewhere = ReuseRollout(rule, resume_from=tmp_path / "checkpoint-1", **settings)
     assert passes(elsewhere, resumed(model, tmp_path / "other"), policies, first=1) == expected[1:]
@@ -266,10 +268,40 @@ def test_a_setting_that_the_engine_cannot_follow_is_rejected(key, value, model):
     assert (error.value.key, error.value.value) == (key, value)
 
 
+def test_a_second_training_reads_no_memory_of_an_earlier_run_s_checkpoint(policies, model, tmp_path):
+    """TRL counts on from the first rollout's step, which is not 0 with several iterations."""
+    rollout, trainer = ReuseRollout("random"), trainer_of(model, tmp_path)
+    passes(rollout, trainer, policies)
+    trainer.state.global_step = 0
+    rollout.on_train_begin(trainer.args, trainer.state, None)
+    trainer.state.global_step = 1
+    assert (trainer_folder(trainer) / "redraft").exists()
+    trainer.logged.clear()
+    rollout([TEXT] * 4, trainer)
+    assert dict(trainer.logged)["reuse/drafts"] == 0
+
+
+def test_a_rollout_works_where_an_event_loop_runs(model):
+    """As in a notebook; the tokens are the same."""
+
+    async def notebook():
+        return ReuseRollout("none")([TEXT] * 4, trainer_of(model))
+
+    assert asyncio.run(notebook()) == ReuseRollout("none")([TEXT] * 4, trainer_of(model))
+
+
+@pytest.mark.parametrize("ends", [[None], [None, 0], [0, 64]])
+def test_end_tokens_that_the_model_does_not_know_end_nothing(ends, model):
+    trainer = trainer_of(model)
+    trainer.eos_token_ids = ends
+    for tokens in ReuseRollout("none")([TEXT] * 20, trainer)["completion_ids"]:
+        assert len(tokens) == SPACE.longest or (tokens[-1] == 0 and 0 in ends)
+
+
 def test_trl_s_vllm_server_is_rejected(model):
     """`test_trl.py` has what is rejected of the vLLM in the trainer's process."""
-    trainer = trainer_of(model, use_vllm=True, vllm_enable_sleep_mode=False, vllm_structured_outputs_regex=None)
-    trainer.vllm_mode = "server"
+    trainer = trainer_of(model, vllm_enable_sleep_mode=False, vllm_structured_outputs_regex=None)
+    trainer.use_vllm, trainer.vllm_mode = True, "server"
     with pytest.raises(UserError, match="with TRL's vLLM") as error:
         ReuseRollout()([TEXT], trainer)
     assert error.value.key == "vllm_mode"

@@ -86,6 +86,10 @@ def trained(trainer, folder):
     trainer._pending_metrics.clear()
     trainer.train()
     logs = [each for each in trainer.state.log_history if "reuse/drafts" in each]
+    trainer.args.max_steps = 1
+    for _ in range(2):  # both trainings begin with step 0
+        trainer.train()
+    logs += [each for each in trainer.state.log_history if "reuse/drafts" in each]
     difference = [each["sampling/sampling_logp_difference/max"] for each in logs]
     return {"drafts": [each["reuse/drafts"] for each in logs], "difference": max(difference)}
 
@@ -113,8 +117,11 @@ def main():
         },
         "trained": trained(trainer, folder),
     }
-    trainer.temperature = 0.8
-    return found | {"temperature": [error_of(trainer, ReuseRollout(rule)) for rule in ("one_hot", "random")]}
+    temperatures = {}
+    for trainer.temperature in (0.8, 0.005, 3.0):
+        rules = ("one_hot", "random", "none")
+        temperatures[str(trainer.temperature)] = [error_of(trainer, ReuseRollout(rule)) for rule in rules]
+    return found | {"temperature": temperatures}
 
 
 if __name__ == "__main__":

@@ -121,6 +121,7 @@ class ReuseRollout(TrainerCallback):
         self._engine: TorchEngine | None = None
         self._owner: dict[str, Any] = {}
         self._trainer: Any = None  # whose rollouts the memory has
+        self._began: int | None = None  # step at which the call of `trainer.train` began, if known
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list]:
         """Sample a response to each prompt.
@@ -138,7 +139,7 @@ class ReuseRollout(TrainerCallback):
             UserError: for a setting of the trainer or a prompt that the engine does not support.
         """
         check_trainer(trainer)
-        if trainer.args.use_vllm:
+        if trainer.use_vllm:
             check_vllm(trainer, self.rule)
         tokens = tokens_of(prompts, trainer)
         _check_tokens(tokens, trainer.model)
@@ -216,9 +217,10 @@ class ReuseRollout(TrainerCallback):
         """
         model, args, engine = trainer.model, trainer.args, self._engine
         # `args.temperature` may be changed later; the loss uses the trainer's.
-        temperature, stops = trainer.temperature, frozenset(trainer.eos_token_ids)
+        known = range(model.get_input_embeddings().num_embeddings)
+        temperature, stops = trainer.temperature, frozenset(token for token in trainer.eos_token_ids if token in known)
         longest, rows = max(map(len, prompts)) + args.max_completion_length, min(self.most_rows, len(prompts))
-        if args.use_vllm:
+        if trainer.use_vllm:
             self.rule.check_vocabulary(model.config.vocab_size)
             return ColocatedEngine(trainer, stops, longest)
         if engine is not None and (engine.model, engine.temperature, engine.stops) == (model, temperature, stops):
@@ -245,8 +247,10 @@ class ReuseRollout(TrainerCallback):
             return
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
+            self._began = None
         self._owner = {"model": _shape_of(trainer.model), "tokenizer": _hash_of(trainer.processing_class)}
-        done = trainer.state.global_step
+        # In a trainer's first call, the function becomes a callback at the first rollout: TRL has done no step then.
+        done = trainer.state.global_step if self._began is None else self._began
         checkpoint = self.resume_from or _checkpoint(trainer.args, done)
         evaluations = self.memory.counters.get("evaluations", -1)
         if done and (self.resume_from or (checkpoint / FOLDER).exists()):
@@ -262,9 +266,19 @@ class ReuseRollout(TrainerCallback):
                 logger.warning("redraft: %s has no memory of rollouts, so this pass has no drafts", checkpoint)
         self._trainer = trainer
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Let the next rollout read the memory of the trainer's step."""
-        self._trainer = None
+        self._let_sync()
+        self._trainer, self._began = None, state.global_step
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """After `load_best_model_at_end`: an evaluation is by the weights that were loaded."""
+        self._let_sync()
+
+    def _let_sync(self) -> None:
+        """Make TRL copy the weights to its vLLM, also if the step is that of the last copy."""
+        if self._trainer is not None and self._trainer.use_vllm:
+            self._trainer._last_loaded_step = -1
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the memory into the checkpoint that the trainer has just written."""
@@ -313,7 +327,7 @@ def tokens_of(prompts: Sequence[Any], trainer: Any) -> list[list[int]]:
     tokenizer = trainer.processing_class
     if isinstance(prompts[0], str):
         return tokenizer(text=list(prompts))["input_ids"]
-    if any(not isinstance(message["content"], str) for prompt in prompts for message in prompt):
+    if any(not isinstance(message.get("content"), str) for prompt in prompts for message in prompt):
         raise _unsupported("prompt", "content that is no text", "text")
     return tokenizer.apply_chat_template(
         conversation=list(prompts),

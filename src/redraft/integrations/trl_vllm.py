@@ -1,6 +1,7 @@
 """The vLLM that TRL starts in the trainer's process (`use_vllm=True`, `vllm_mode="colocate"`), for rollout functions.
 
-TRL (1.16, `VLLMGeneration`) copies the policy to it before each call of a rollout function that follows an update. Its
+TRL (1.16, `GRPOTrainer._generate`) copies the policy to it before a call of a rollout function in another step than
+the last one. Its
 workers are unmodified, so drafts can be scored at temperature 1 only, and no more than 20 tokens a position. It reports
 log-probabilities after temperature and biases (`processed_logprobs`), and leaves `max_logprobs` at vLLM's default.
 """
@@ -9,6 +10,7 @@ from collections.abc import Collection, Coroutine
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from redraft.engines.vllm.engine import TEMPERATURES
 from redraft.engines.vllm.stock import MAX_LOGPROBS, StockEngine
 from redraft.errors import UserError
 from redraft.methods.reuse import ReuseMethod
@@ -81,7 +83,8 @@ def check_vllm(trainer: Any, rule: ReuseMethod) -> None:
     Raises:
         UserError: with the first such setting.
     """
-    args, top = trainer.args, rule.retention.top
+    args, top, temperature = trainer.args, rule.retention.top, trainer.temperature
+    lowest, highest = TEMPERATURES
     obstacles = (
         ("vllm_mode", trainer.vllm_mode, trainer.vllm_mode != "colocate", "colocate"),
         ("vllm_enable_sleep_mode", True, args.vllm_enable_sleep_mode, "False"),
@@ -93,10 +96,11 @@ def check_vllm(trainer: Any, rule: ReuseMethod) -> None:
         ),
         (
             "temperature",
-            trainer.temperature,
-            rule.scores and trainer.temperature != 1,
-            "1, at which vLLM scores drafts; the rules none and random work at any temperature",
+            temperature,
+            rule.scores and temperature != 1,
+            f"1, at which vLLM scores drafts; {lowest} to {highest} with the rules none and random",
         ),
+        ("temperature", temperature, not lowest <= temperature <= highest, f"{lowest} to {highest}"),
         ("top", top, top > MAX_LOGPROBS, f"at most {MAX_LOGPROBS}, vLLM's max_logprobs"),
     )
     for key, value, wrong, allowed in obstacles:
@@ -110,7 +114,7 @@ def check_vllm(trainer: Any, rule: ReuseMethod) -> None:
 
 
 def load_weights_on_cpu(trainer: Any) -> None:
-    """Make TRL copy weights to vLLM's CPU build; call it once, before training.
+    """Make TRL copy weights to vLLM's CPU build; call it once, before training. With other builds it does nothing.
 
     TRL loads weights in place, which does not reach the packed weights of the CPU build: with vLLM 0.31 its first step
     ends with an AttributeError.
@@ -124,6 +128,10 @@ def load_weights_on_cpu(trainer: Any) -> None:
     if not (trainer.use_vllm and trainer.vllm_mode == "colocate"):
         raise UserError("this trainer has no vLLM in its process", key="vllm_mode", allowed="use_vllm=True, colocate")
     # Imported once TRL has imported vLLM.
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
     from redraft.engines.vllm.in_process import check_untied
 
     check_untied(trainer.vllm_generation.llm.llm_engine)

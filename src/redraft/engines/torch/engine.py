@@ -40,7 +40,7 @@ from redraft.engines.torch.graphs import CudaCapture, Graphs, Shape, capturable
 from redraft.engines.torch.head import Head, distributions, hidden_states, refuse_unsupported
 from redraft.engines.torch.invariant import invariant_passes
 from redraft.engines.torch.kv_cache import SlotCache, slot_attention
-from redraft.engines.torch.loop import Activity, Outside, now, run_to_end
+from redraft.engines.torch.loop import Activity, Outside, in_new_loop, now, run_to_end
 from redraft.engines.torch.packed import large, packed_weights
 from redraft.engines.torch.row_table import Admission, DecodeRequest, RowTable, ScoreRequest, SessionState
 from redraft.engines.torch.sampling import gumbel, keys_of, log_probs_of, sample, sample_specially
@@ -155,6 +155,11 @@ class TorchEngine:
                 return f"{waiting} sessions wait for rows of the cache, all occupied by sessions without a request"
             return "no session has a request: they wait for each other, or for something outside the engine"
 
+        async def everything() -> list[T]:
+            # In the loop, since inference mode and autocast are those of a thread.
+            with self.passes():
+                return await run_to_end(coroutines, self._pass, standstill, outside)
+
         training, self.activity = self.model.training, Activity()
         self.model.eval()
         if self._graphs:
@@ -162,9 +167,9 @@ class TorchEngine:
             self._graphs.check()
         # The exit on a signal is deferred, since its exception inside the event loop could lose a task's callback and
         # hang the loop; `run_to_end` checks for it between passes.
-        with self.passes(), exit_deferred():
+        with exit_deferred():
             try:
-                return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
+                return in_new_loop(everything)
             finally:  # all sessions are closed, and have left the queues
                 self.rows.clear()
                 self.model.train(training)

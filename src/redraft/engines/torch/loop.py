@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -82,6 +83,19 @@ class Outside:
         for turn in self.waiting.values():
             if not turn.done():
                 turn.set_result(None)
+
+
+def in_new_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Result of a coroutine function in a new event loop.
+
+    It runs in this thread, or in another one if this thread runs an event loop already, as in a notebook.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main())
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(main())).result()
 
 
 async def run_to_end(

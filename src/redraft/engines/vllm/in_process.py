@@ -15,7 +15,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from redraft.engines.torch.loop import Outside, run_to_end
+from redraft.engines.torch.loop import Outside, in_new_loop, run_to_end
 from redraft.errors import UserError
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class InProcessClient:
         """
         standstill = "vLLM has no requests, but not all coroutines have ended"
         try:
-            return asyncio.run(run_to_end(coroutines, self._step, lambda: standstill, outside))
+            return in_new_loop(lambda: run_to_end(coroutines, self._step, lambda: standstill, outside))
         finally:
             self.engine.abort_request(list(self._answers))
             self._answers.clear()

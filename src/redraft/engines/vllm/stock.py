@@ -171,7 +171,8 @@ class StockSession:
         """
         fit = response[: max(0, self._engine.max_length - len(self._prompt) - 1)]
         output = await self._ask(fit, SCORING | {"prompt_logprobs": top})
-        log_probs, ids = (output.extra_fields.get(name) or [] for name in ("prompt_logprobs", "prompt_ids"))
+        # Taken out of the answer, whose lists have an object per number, while the session keeps its answers.
+        log_probs, ids = (output.extra_fields.pop(name, None) or [] for name in ("prompt_logprobs", "prompt_ids"))
         # Row j scores token j + 1, and the client adds one without a meaning.
         expected, first = len(self._prompt) + len(fit), len(self._prompt) - 1
         if len(log_probs) != expected or len(ids) != expected:
