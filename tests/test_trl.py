@@ -39,12 +39,20 @@ def in_trl(folder, *arguments):
     return result.stdout
 
 
-def test_the_example_of_the_page_runs(tmp_path):
+def test_the_example_of_the_page_runs_and_its_rollouts_are_certified(tmp_path):
+    """The second part is the example of docs/certify.md."""
     (tmp_path / "train.py").write_text(re.search(r"```python\n(.*?)```", PAGE, flags=re.S)[1])
     lines = re.findall(r"epoch (\d): reward [\d.]+, kept (\d+)%", in_trl(tmp_path, "train.py"))
     assert [epoch for epoch, _ in lines] == ["1", "2", "3"]
     assert [int(kept) > 10 for _, kept in lines] == [False, True, True], lines
     assert (tmp_path / "run/checkpoint-12/redraft/index.json").exists()
+    page = (ROOT / "docs/certify.md").read_text().partition("## Rollouts of TRL")[2]
+    (tmp_path / "certified.py").write_text(re.search(r"```python\n(.*?)```", page, flags=re.S)[1])
+    prompts, certify = re.search(r"```sh\n(.*?)```", page, flags=re.S)[1].splitlines()
+    subprocess.run(["bash", "-c", prompts], cwd=tmp_path, check=True)
+    command, *arguments = certify.split()
+    assert command == "redraft"
+    assert "passes" in in_trl(tmp_path, "-m", "redraft", *arguments)
 
 
 def test_the_example_with_trl_s_vllm_runs(tmp_path):

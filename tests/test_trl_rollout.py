@@ -222,7 +222,7 @@ def test_without_a_memory_training_resumes_without_drafts_says_so_and_has_other_
     [
         ("model", "rollouts of another model"),
         ("tokenizer", "rollouts of another tokenizer"),
-        ("rule", "kept for another rule"),
+        ("rule", "of another rule of reuse"),
         ("index", "damaged"),
         ("rollouts", "not the one that was saved with the index"),
         ("missing", "missing"),

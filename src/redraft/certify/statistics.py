@@ -319,7 +319,7 @@ def _independence(tested: Positions) -> Iterator[Test]:
     cases = (
         ("samples of a prompt", (call, prompt, index), "copied responses, random numbers shared by a group"),
         ("prompts of a batch", (call, sample, index), "random numbers shared by the rows of a batch"),
-        ("calls", (prompt, sample, index), "the same seed in every call"),
+        ("calls", (prompt, sample, index), "the same seed in every call, drafts of an earlier call"),
     )
     for name, keys, meaning in cases:
         cell = np.ravel_multi_index(keys, [int(key.max()) + 1 for key in keys])
@@ -366,7 +366,12 @@ def _equal(tested: Positions) -> Test | None:
         evidence = float(special.logsumexp([np.log(n) - log for log, n, _ in equal]) - np.log(pairs))
         least, _, prompt = min(equal)
         text += f"; the least probable one, to prompt {prompt}, has probability e^{least:.1f}"
-    return Test("equal responses", float(np.exp(-max(evidence, 0.0))), text, "copied or cached responses")
+    return Test(
+        "equal responses",
+        float(np.exp(-max(evidence, 0.0))),
+        text,
+        "copied or cached responses, drafts of an earlier call",
+    )
 
 
 def _other(tested: Positions, name: str, other: Other) -> Test:

@@ -147,11 +147,12 @@ class PromptMemory:
                 )
         if index.retention != retention:
             raise UserError(
-                "this memory was kept for another rule",
+                "this memory is of another rule of reuse, which stores other data",
                 file=file,
                 key="retention",
                 value=index.retention.model_dump(),
                 allowed=str(retention.model_dump()),
+                hint="resume with the earlier rule, or remove the folder to go on without drafts",
             )
         if sha256(folder / ROLLOUTS) != index.sha256:
             raise UserError("this file is not the one that was saved with the index", file=folder / ROLLOUTS)
