@@ -183,7 +183,7 @@ def test_a_reused_evaluation_of_another_processor_is_an_error(inside, finished):
     (machine,) = record["machines"]
     for machines, words in (
         ([machine | {"instructions": "avx"}], "another model or other instruction sets"),
-        ([machine, machine | {"processor": "X"}], f"processor {machine['processor']}, .* → .*, then X, "),
+        ([machine, machine | {"processor": "X"}], f"processor {re.escape(machine['processor'])}, .* → .*, then X, "),
     ):
         write_with_hash(folder / "evaluation.json", record | {"machines": machines})
         with pytest.raises(UserError, match="another processor or by other versions") as error:
