@@ -197,7 +197,16 @@ def test_runs_of_two_sittings_are_published_together(place, monkeypatch, capsys)
         assert not [name for cell, seed in removed for name in archive.namelist() if f"{cell}/seed{seed}/" in name]
     assert not list(place.glob("build/tmp*")), "the folder of work is gone"
     assert "`smoke-spec_rl.zip`" in (place / "results/README.md").read_text()
-    capsys.readouterr()
+    assert "several kinds of machines" not in capsys.readouterr().err
+
+
+def test_cells_of_several_machines_are_named(place, monkeypatch, capsys):
+    monkeypatch.setattr(packing, "check_code", lambda run: None)
+    _without_runs(Layout("smoke"), [("grpo-vanilla", 0)])
+    kinds = iter(range(100))
+    monkeypatch.setattr(adding, "read_manifest", lambda file: {"machine": {"processor": next(kinds)}})
+    main_ended(["publish", "spec_rl", "--preset", "smoke", "--add"])
+    assert "seed 0, 1: cells are from several kinds of machines" in capsys.readouterr().err
 
 
 def test_a_published_run_of_another_configuration_is_not_added(place, monkeypatch, capsys):

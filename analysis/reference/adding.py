@@ -21,6 +21,7 @@ from redraft.errors import UserError
 from redraft.files import errors_of_reading
 from redraft.layout import Layout, check_inside
 from redraft.messages import echo
+from redraft.result_files import read_manifest
 
 KEY = ["cell", "seed"]
 
@@ -55,14 +56,14 @@ def with_published(layout: Layout, paper: str, published: Published) -> Iterator
     Path("build").mkdir(exist_ok=True)
     with TemporaryDirectory(dir="build") as temporary:
         folder = Path(temporary).absolute()
-        for kind, each in (("manifest", own.runs), ("initial", own.runs)):
-            for parent in {Path(str(file)).parent for file in each[kind]}:
-                shutil.copytree(parent, folder / parent, copy_function=_link, dirs_exist_ok=True)
+        for parent in {Path(str(file)).parent for kind in ("manifest", "initial") for file in own.runs[kind]}:
+            shutil.copytree(parent, folder / parent, copy_function=_link)
         _unpack(published, paper, lacking, folder)
         if (cases := layout.cases(paper).parent).is_dir():
             shutil.copytree(cases, folder / cases)
         joined = _joined(own, earlier, lacking, paper)
         with inside(folder):
+            _warn_of_machines(joined.runs)
             here = Layout(layout.preset)
             joined.save(here.collected(paper))
             measure(here.preset, paper)
@@ -91,6 +92,17 @@ def _of_today(runs: pd.DataFrame, paper: str, preset: str) -> pd.DataFrame:
             echo(f"left out, since its configuration changed: published {run.cell}, seed {run.seed}", err=True)
         kept.append(run.fingerprint == today)
     return runs[kept]
+
+
+def _warn_of_machines(runs: pd.DataFrame) -> None:
+    """Name the seeds whose runs are from several kinds of machines."""
+    kinds: dict[int, set[tuple[str, ...]]] = {}
+    for run in runs.itertuples():
+        machine = read_manifest(Path(str(run.manifest)))["machine"]
+        kind = tuple(str(machine.get(key)) for key in ("processor", "model", "instructions"))
+        kinds.setdefault(int(run.seed), set()).add(kind)
+    if several := [str(seed) for seed, found in sorted(kinds.items()) if len(found) > 1]:
+        echo(f"seed {', '.join(several)}: cells are from several kinds of machines, whose seconds differ", err=True)
 
 
 def _link(source: str, target: str) -> None:
