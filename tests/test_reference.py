@@ -15,13 +15,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from redraft.analysis.claims.files import write_claims
-from redraft.analysis.data.collect import COLLECTED, Runs, collect_runs
+from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import RECORD
-from redraft.analysis.figures.figure_files import write_figures
-from redraft.analysis.measuring import measure
 from redraft.analysis.pages.finished_report import record_report
-from redraft.analysis.reference import adding, packing, page, site
+from redraft.analysis.reference import packing, page, site
 from redraft.analysis.reference.checking import compare
 from redraft.analysis.reference.numbers import (
     AGREES,
@@ -36,7 +33,6 @@ from redraft.analysis.reference.numbers import (
 from redraft.analysis.reference.page import END, START
 from redraft.analysis.reference.prediction import corrected, p_values, share_of_divisions
 from redraft.analysis.reference.published import Published, record_file, runs_file
-from redraft.analysis.tables.files import write_tables
 from redraft.cli.app import main
 from redraft.config import Experiments
 from redraft.config.tables import AVERAGE, Column
@@ -157,69 +153,6 @@ def test_a_campaign_published_again_is_the_same_to_the_byte_and_keeps_the_identi
     write_json(file, content | {"archive": content["archive"] | {"doi": "10.5281/zenodo.1", "sha256": "0"}})
     packing.publish(Layout("smoke"), "spec_rl", target, archives)
     assert json.loads(file.read_text())["archive"]["doi"] is None, "another archive has another identifier"
-
-
-def _without_runs(layout, removed):
-    """Remove runs of a campaign, and make everything after training again."""
-    for cell, seed in removed:
-        shutil.rmtree(layout.folder / "runs/spec_rl" / cell / f"seed{seed}")
-    collect_runs(layout.preset, "spec_rl")
-    measure(layout.preset, "spec_rl")
-    write_tables(layout.preset, "spec_rl")
-    write_figures(layout.preset, "spec_rl")
-    write_claims(layout.preset, "spec_rl")
-
-
-def test_runs_of_two_sittings_are_published_together(place, monkeypatch, capsys):
-    """A campaign that lacks published runs, such as one on another machine, gives the files of the whole one."""
-    monkeypatch.setattr(packing, "check_code", lambda run: None)
-    monkeypatch.setattr(page, "NOT_SHOWN", "")
-    layout, target = Layout("smoke"), Layout("smoke", REFERENCE)
-    before = {path: path.read_bytes() for path in target.folder.rglob("*") if path.is_file()}
-    record = json.loads(record_file(target, "spec_rl").read_text())
-    runs = Runs.load(target.collected("spec_rl"))
-    removed = [("grpo-vanilla", 0), *((cell, 1) for cell in runs.runs["cell"].unique() if "linf" in cell)]
-    _without_runs(layout, removed)
-    main_ended(["publish", "spec_rl", "--preset", "smoke", "--add"])
-    after = {path: path.read_bytes() for path in target.folder.rglob("*") if path.is_file()}
-    own = record_file(target, "spec_rl")
-    changed = {path.relative_to(target.folder).as_posix() for path in after if before.get(path) != after[path]}
-    assert after.keys() == before.keys()
-    # The columns of steps may be in another order.
-    assert changed <= {own.name, *(f"collected/spec_rl/{name}" for name in ("steps.parquet", COLLECTED, RECORD))}
-    joined = Runs.load(target.collected("spec_rl"))
-    pd.testing.assert_frame_equal(joined.steps, runs.steps, check_like=True)
-    added = json.loads(own.read_text())
-    assert added["cells"] == record["cells"]
-    assert added["earlier_archives"] == [record["archive"]]
-    assert added["archive"]["file"] == "smoke-spec_rl-2.zip"
-    with zipfile.ZipFile(place / "build/reference" / added["archive"]["file"]) as archive:
-        assert not [name for cell, seed in removed for name in archive.namelist() if f"{cell}/seed{seed}/" in name]
-    assert not list(place.glob("build/tmp*")), "the folder of work is gone"
-    assert "`smoke-spec_rl.zip`" in (place / "results/README.md").read_text()
-    assert "several kinds of machines" not in capsys.readouterr().err
-
-
-def test_cells_of_several_machines_are_named(place, monkeypatch, capsys):
-    monkeypatch.setattr(packing, "check_code", lambda run: None)
-    _without_runs(Layout("smoke"), [("grpo-vanilla", 0)])
-    kinds = iter(range(100))
-    monkeypatch.setattr(adding, "read_manifest", lambda file: {"machine": {"processor": next(kinds)}})
-    main_ended(["publish", "spec_rl", "--preset", "smoke", "--add"])
-    assert "seed 0, 1: cells are from several kinds of machines" in capsys.readouterr().err
-
-
-def test_a_published_run_of_another_configuration_is_not_added(place, monkeypatch, capsys):
-    monkeypatch.setattr(packing, "check_code", lambda run: None)
-    monkeypatch.setattr(adding, "run_fingerprint", lambda run: "0" * 16)
-    _without_runs(Layout("smoke"), [("grpo-vanilla", 0)])
-    main_ended(["publish", "spec_rl", "--preset", "smoke", "--add"])
-    assert "left out, since its configuration changed: published grpo-vanilla, seed 0" in capsys.readouterr().err
-    assert 0 not in Published.read(REFERENCE / "smoke").records["spec_rl"]["cells"]["spec_rl/grpo-vanilla"]
-
-
-def test_a_paper_that_is_not_published_takes_no_further_runs(place, mistake):
-    assert "this paper is not published yet" in mistake(place, "publish", "ar3po", "--preset", "smoke", "--add")
 
 
 def _changed_claims():

@@ -1,7 +1,7 @@
 """Packing of a paper's campaign: published results for the repository, and an archive of all its responses."""
 
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time of all files in a zip file: the earliest that the format has. Equal files make equal zip files."""
 
 
-def publish(
-    layout: Layout, paper: str, target: Layout, archives: Path, unpacked: Collection[Path] = ()
-) -> dict[str, Any]:
+def publish(layout: Layout, paper: str, target: Layout, archives: Path) -> dict[str, Any]:
     """Publish the results of a paper: copy tables, figures, claims and collected data, and pack the runs.
 
     Args:
@@ -46,8 +44,6 @@ def publish(
         paper: folder of the paper.
         target: published results; those of this paper are replaced.
         archives: folder for the archive of all rollouts, generations and grades.
-        unpacked: folders of runs that were published before, and have no responses here; the archives with these stay
-            in the record.
 
     Returns:
         The paper's record.
@@ -59,8 +55,7 @@ def publish(
     experiments = Experiments()
     measured = Measured.load(layout.collected(paper))
     runs = views(layout, paper, measured.runs)
-    own = [run for run in runs if run.folder not in unpacked]
-    _check(layout, paper, runs, own)
+    _check(layout, paper, runs)
     source = [
         *_of(layout.tables(paper), TABLES),
         *_of(layout.figures(paper), FIGURES),
@@ -70,9 +65,7 @@ def publish(
     ]
     files = {path.relative_to(layout.folder).as_posix(): path for path in source}
     file = record_file(target, paper)
-    before = read_typed(file, PUBLISHED) if file.exists() else {}
-    previous = before.get("archive", {})
-    earlier = [*before.get("earlier_archives", ()), previous] if unpacked else []
+    previous = read_typed(file, PUBLISHED)["archive"] if file.exists() else {}
     for name in files_of(target, paper):
         (target.folder / name).unlink()
     for name, path in files.items():
@@ -81,10 +74,9 @@ def publish(
     small = [f for run in runs for f in (*_with_hash(run.folder / "manifest.json"), run.folder / "scores.json")]
     small += [Path(str(file)) for file in measured.runs.runs["initial"].unique()]
     _zip(runs_file(target, paper), small, root)
-    _zip(sample_file(target, paper), _sample(own[0]), root)
-    sitting = f"-{len(earlier) + 1}" * bool(earlier)
-    archive = archives / f"{layout.preset}-{paper}{sitting}.zip"
-    number = _zip(archive, [*_archived(measured, own)], root)
+    _zip(sample_file(target, paper), _sample(runs[0]), root)
+    archive = archives / f"{layout.preset}-{paper}.zip"
+    number = _zip(archive, [*_archived(layout, measured, runs)], root)
     digest = sha256(archive)
     described = {
         "file": archive.name,
@@ -97,7 +89,6 @@ def publish(
     published = [*files, *(f(target, paper).relative_to(target.folder).as_posix() for f in (runs_file, sample_file))]
     record = _record(layout, paper, experiments, measured, runs) | {
         "archive": described,
-        **({"earlier_archives": earlier} if earlier else {}),
         "sha256": {name: sha256(target.folder / name) for name in sorted(published)},
     }
     write_json(file, record)
@@ -105,8 +96,8 @@ def publish(
     return record
 
 
-def _check(layout: Layout, paper: str, runs: Iterable[RunView], own: Iterable[RunView]) -> None:
-    """Check that all results belong together, that a commit names the code of each run, and the responses of own."""
+def _check(layout: Layout, paper: str, runs: Iterable[RunView]) -> None:
+    """Check that all results belong together, and that a commit names the code of each run."""
     folder = layout.collected(paper)
     for derived in (layout.tables(paper), layout.figures(paper)):
         # Also the files themselves: their record alone says only what they were made from.
@@ -115,9 +106,8 @@ def _check(layout: Layout, paper: str, runs: Iterable[RunView], own: Iterable[Ru
         raise UserError(
             "these claims are not those of the collected runs", file=layout.claims(paper), hint="judge them again"
         )
-    for run in own:
-        check_run(run.folder, large=True)
     for run in runs:
+        check_run(run.folder, large=True)
         check_code(run)
 
 
@@ -188,11 +178,10 @@ def _with_hash(file: Path) -> list[Path]:
     return [found for found in (file, own_hash_file(file)) if found.exists()]
 
 
-def _archived(measured: Measured, runs: Collection[RunView]) -> Iterable[Path]:
+def _archived(layout: Layout, measured: Measured, runs: Iterable[RunView]) -> Iterable[Path]:
     """All files of runs and of the evaluations of their initial policies that regrading needs."""
-    folders, manifests = [run.folder for run in runs], {str(run.folder / "manifest.json") for run in runs}
-    frame = measured.runs.runs
-    folders += [Path(str(initial)).parent for initial in frame["initial"][frame["manifest"].isin(manifests)].unique()]
+    folders = [run.folder for run in runs]
+    folders += [Path(str(initial)).parent for initial in measured.runs.runs["initial"].unique()]
     for folder in dict.fromkeys(folders):
         for file in sorted(folder.rglob("*")):
             if file.is_file() and file.relative_to(folder).parts[0] not in NOT_ARCHIVED:

@@ -168,11 +168,10 @@ def _campaign(record: Mapping[str, Any]) -> str:
     doi = f"[{archive['doi']}](https://doi.org/{archive['doi']})" if archive["doi"] else "not deposited yet"
     commits = ", ".join(commit[:12] for commit in record["commits"])
     seeds = max(map(len, record["cells"].values()))
-    others = "".join(f", `{each['file']}`" for each in record.get("earlier_archives", ()))
     return (
         f"{runs} runs of {len(record['cells'])} cells, with up to {seeds} seeds, in {record['blocks']} blocks; "
         f"{record['hours']:.1f} hours of training. Code: {commits}. Machine: {machines}. Archive of all rollouts, "
-        f"generations and grades: `{archive['file']}`, {archive['bytes'] / 1e6:.0f} MB ({doi}){others}."
+        f"generations and grades: `{archive['file']}`, {archive['bytes'] / 1e6:.0f} MB ({doi})."
     )
 
 

@@ -41,7 +41,6 @@ class _Record(Typed):
     hours: float
     sha256: dict[str, str]
     archive: _Archive
-    earlier_archives: list[_Archive] = []
 
 
 PUBLISHED: TypeAdapter[Any] = TypeAdapter(_Record)

@@ -28,15 +28,11 @@ def publish(
     archives: Annotated[
         Path, typer.Option(help="Folder for the archive of all rollouts, generations and grades.")
     ] = Path("build/reference"),
-    add: Annotated[
-        bool, typer.Option("--add", help="Keep published runs that this campaign lacks, from other machines or days.")
-    ] = False,
 ) -> None:
     """Publish a paper's finished runs in results/reference, and update results/README.md and README.md."""
-    from redraft.analysis.reference.adding import with_published
     from redraft.analysis.reference.packing import publish as pack
     from redraft.analysis.reference.page import require_marks, write_page, write_summary
-    from redraft.analysis.reference.published import REFERENCE, Published
+    from redraft.analysis.reference.published import REFERENCE
     from redraft.config import Experiments
     from redraft.layout import Layout, require
 
@@ -45,13 +41,7 @@ def publish(
     pages = (REFERENCE.parent / "README.md", Path("README.md"))
     for page in pages:
         require_marks(page)
-    if add:
-        known = Published.read(REFERENCE / preset)
-        target, archive = Layout(preset, REFERENCE.absolute()), archives.absolute()
-        with with_published(Layout(preset), paper, known) as earlier:
-            record = pack(Layout(preset), paper, target, archive, earlier)
-    else:
-        record = pack(Layout(preset), paper, Layout(preset, REFERENCE), archives)
+    record = pack(Layout(preset), paper, Layout(preset, REFERENCE), archives)
     write_page(REFERENCE, pages[0])
     write_summary(REFERENCE, pages[1])
     runs, size = sum(map(len, record["cells"].values())), sum(f.stat().st_size for f in REFERENCE.rglob("*"))
