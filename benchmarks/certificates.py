@@ -3,9 +3,8 @@
 `python -m benchmarks certificates`, or `python -m benchmarks.certificates NAME ...` for some of them: transformers'
 `generate`, this project's engine with and without reuse of drafts and self-speculation, rollouts of TRL's GRPOTrainer
 by its own loop and by the rollout function for it, in process and with TRL's vLLM, and vLLM with and without its own
-speculation. The reference is
-plain forward passes of the same weights. Settings are the command's defaults. Drafts are responses of an earlier
-policy, which is known to the certificate.
+speculation. The reference is plain forward passes of the same weights. Settings are the command's defaults. Drafts are
+responses of an earlier policy, which is known to the certificate.
 """
 
 import json

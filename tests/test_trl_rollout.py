@@ -284,10 +284,16 @@ def test_a_second_training_reads_no_memory_of_an_earlier_run_s_checkpoint(polici
 def test_a_rollout_works_where_an_event_loop_runs(model):
     """As in a notebook; the tokens are the same."""
 
-    async def notebook():
-        return ReuseRollout("none")([TEXT] * 4, trainer_of(model))
+    trainer = trainer_of(model)
+    trainer.accelerator.mixed_precision = "bf16"  # autocast is that of a thread
 
-    assert asyncio.run(notebook()) == ReuseRollout("none")([TEXT] * 4, trainer_of(model))
+    async def notebook():
+        return ReuseRollout("none")([TEXT] * 4, trainer)
+
+    found = asyncio.run(notebook())
+    assert found == ReuseRollout("none")([TEXT] * 4, trainer)
+    trainer.accelerator.mixed_precision = "no"
+    assert found["logprobs"] != ReuseRollout("none")([TEXT] * 4, trainer)["logprobs"]
 
 
 @pytest.mark.parametrize("ends", [[None], [None, 0], [0, 64]])

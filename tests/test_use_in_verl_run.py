@@ -11,7 +11,6 @@ import pytest
 
 from redraft.files import read_json_lines
 from redraft.integrations.verl.store import files_of
-from tests import verl_tools
 from tests.processes import processes_of, until
 from tests.verl_runs import LIMIT, WITH_VLLM
 
@@ -65,6 +64,8 @@ def test_a_stock_run_reuses_drafts_from_the_second_epoch_on_also_after_a_kill(tm
 
 def test_dialogues_with_a_tool_have_drafts_over_several_servers_under_verl_s_other_trainer(tmp_path):
     """Two vLLM servers, the V0 trainer, and a calculator that is called again for each dialogue."""
+    from tests import verl_tools  # imports verl, which takes seconds
+
     subprocess.run([sys.executable, verl_tools.__file__], cwd=tmp_path, check=True, capture_output=True)
     rollout = "actor_rollout_ref.rollout"
     process = start(
