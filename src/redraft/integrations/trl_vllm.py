@@ -142,6 +142,5 @@ def _reload_weights(generation: Any) -> None:
     """Replaces `VLLMGeneration.sync_weights`."""
     from redraft.engines.vllm.in_process import reload_weights
 
-    # Copies, since vLLM may keep what it loads, and the optimizer changes weights in place.
-    weights = ((name, weight.detach().clone()) for name, weight in generation.model.named_parameters())
+    weights = ((name, weight.detach()) for name, weight in generation.model.named_parameters())
     reload_weights(generation.llm.llm_engine, weights)

@@ -89,7 +89,7 @@ def check_untied(engine: LLMEngine) -> None:
 
 
 def reload_weights(engine: LLMEngine, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Load all weights by their names in transformers' format, and drop the prefix cache.
+    """Load copies of all weights by their names in transformers' format, and drop the prefix cache.
 
     vLLM's CPU build packs linear weights for its matrix products. This undoes the packing, loads the weights and packs
     them again.
