@@ -150,6 +150,10 @@ def test_a_campaign_published_again_is_the_same_to_the_byte_and_keeps_the_identi
     stale.write_text("a\n")
     packing.publish(Layout("smoke"), "spec_rl", target, archives)
     assert {path: path.read_bytes() for path in target.folder.rglob("*") if path.is_file()} == before
+    Layout("smoke").precision.write_text("{}")
+    packing.publish(Layout("smoke"), "spec_rl", target, archives)
+    with zipfile.ZipFile(archives / content["archive"]["file"]) as archive:
+        assert archive.read("results/smoke/precision.json") == b"{}", "of engine.dtype: fastest"
     write_json(file, content | {"archive": content["archive"] | {"doi": "10.5281/zenodo.1", "sha256": "0"}})
     packing.publish(Layout("smoke"), "spec_rl", target, archives)
     assert json.loads(file.read_text())["archive"]["doi"] is None, "another archive has another identifier"
@@ -701,17 +705,39 @@ def test_numbers_that_cannot_be_compared_say_why():
     assert "not finite" in reason([math.nan], [0.5, 1.5])
     assert "no logarithm" in reason([0.0], [1.0, 4.0], is_ratio=True)
     assert "single published block" in reason([1.0], [2.0])
-    assert "no spread" in reason([1.5, 2.5], [1.0, 1.0, 1.0])
-    found, _ = judged([compared_number([math.nan], [math.nan]), compared_number([1.5, 2.5], [1.0, 1.0])])
+    found, _ = judged([compared_number([math.nan], [math.nan]), compared_number([1.0], [2.0])])
     assert outcomes(found) == {NOT_COMPARABLE}
 
 
-@pytest.mark.parametrize(("units", "reference_units"), [(1, 3), (3, 3), (3, 10), (10, 10)])
-def test_a_number_without_spread_differs_by_the_chance_of_its_division(units, reference_units):
-    """If blocks are exchangeable, each division of the equal ones from the others is equally likely."""
-    found = compared_number([2.0] * units, [1.0] * reference_units)
-    assert found.p == 1 / len(list(combinations(range(units + reference_units), units)))
-    assert compared_number([1.0 + 1e-12] * units, [1.0] * reference_units).p == 1
+@pytest.mark.parametrize(
+    ("own", "published"),
+    [
+        ([2.0], [1.0] * 3),
+        ([2.0] * 3, [1.0] * 3),
+        ([2.0, 3.0, 4.0], [1.0] * 10),
+        ([2.0, 1.0, 1.0], [1.0] * 4),
+        ([2.0, 1.0 + 1e-12], [1.0] * 4),
+        ([2.0, 2.0, 2.0, 1.0], [1.0] * 2),
+        ([0.1 + 0.2, 0.3], [0.3] * 3),
+    ],
+)
+def test_a_number_without_spread_differs_by_the_chance_of_equal_blocks(own, published):
+    """If blocks are exchangeable, each choice of the published ones is equally likely; all choices are counted."""
+    values = [*own, *published]
+    choices = [[values[i] for i in chosen] for chosen in combinations(range(len(values)), len(published))]
+    chance = sum(max(choice) - min(choice) < 1e-9 for choice in choices) / len(choices)
+    assert compared_number(own, published).p == pytest.approx(chance, rel=1e-12)
+
+
+def test_a_number_of_the_size_of_rounding_differs_from_one_that_is_not():
+    """As the drift of stale weights, of which the published runs have none."""
+    published = [1.1e-14, 0.9e-14, 3e-14]
+    numbers = [compared_number([value], published) for value in (0.005, 2e-12)]
+    assert numbers[0].p < 1e-6
+    assert numbers[1].p > 0.9
+    found, share = judged(numbers)
+    assert [each.outcome for each in found] == [DIFFERS, AGREES]
+    assert share == 1 / 4
 
 
 def test_a_ratio_whose_values_have_no_logarithm_is_compared_as_it_is():

@@ -49,11 +49,12 @@ def layout(tmp_path):
     return layout
 
 
-def test_the_zip_holds_all_pages_and_what_they_link_to(layout, tmp_path):
-    assert pack_report(layout, tmp_path / "shared.zip") == 10
+def test_the_zip_holds_all_pages_what_they_link_to_and_the_recorded_precision(layout, tmp_path):
+    layout.precision.write_text("{}")
+    assert pack_report(layout, tmp_path / "shared.zip") == 11
     with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
         names = archive.namelist()
-    places = ["report.html", "report/index.html", "report/runs/one.html", "data/a.csv", "data/d.json"]
+    places = ["report.html", "report/index.html", "report/runs/one.html", "data/a.csv", "data/d.json", "precision.json"]
     own = ["README.md", "columns.json", "ro-crate-metadata.json", "LICENSE", "CITATION.cff"]
     assert sorted(names) == sorted([*own, *(f"results/tiny/{place}" for place in places)])
 

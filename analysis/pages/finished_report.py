@@ -207,6 +207,8 @@ def pack_report(layout: Layout, file: Path, *, full: bool = False) -> int:
 def _records(layout: Layout, linked: set[str], full: bool) -> Iterator[str]:
     """Records of all runs and initial policies that the pages link to, and the code of the runs, as paths."""
     codes = set()
+    if layout.precision.exists():
+        yield layout.precision.relative_to(layout.folder).as_posix()
     for path in sorted(linked):
         folder, name = (layout.folder / path).parent, posixpath.basename(path)
         if name not in ("manifest.json", "generations.json"):

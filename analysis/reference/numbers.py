@@ -230,8 +230,6 @@ def predicted(
     ]
     arrays = [np.array([[*side.values()]]) for side in means]
     (p,), (error,) = prediction.p_values(*arrays), prediction.standard_errors(*arrays)
-    if math.isnan(p):
-        return replace(number, reason="the published number has no spread")
     middle, half = arrays[1].mean(), error * float(stats.t.ppf(1 - LEVEL / 2, len(published) - 1))
     with np.errstate(over="ignore"):
         low, high = (float(np.exp(end) if logs else end) for end in (middle - half, middle + half))

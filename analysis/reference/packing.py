@@ -186,6 +186,8 @@ def _archived(layout: Layout, measured: Measured, runs: Iterable[RunView]) -> It
         for file in sorted(folder.rglob("*")):
             if file.is_file() and file.relative_to(folder).parts[0] not in NOT_ARCHIVED:
                 yield file
+    if layout.precision.exists():
+        yield layout.precision
 
 
 def _sample(run: RunView) -> list[Path]:

@@ -25,33 +25,41 @@ DIVISIONS = 999
 def standard_errors(own: np.ndarray, published: np.ndarray) -> np.ndarray:
     """Standard error of the difference between both means of each number, shape (numbers,); NaN with one block.
 
-    The deviation is that of the published blocks alone.
+    The deviation is that of the published blocks alone, and not below that of rounding.
     """
     n, others = np.isfinite(own).sum(1), np.isfinite(published).sum(1)
     with np.errstate(all="ignore"):
         centred = published - _means(published)[:, None]
-        variance = np.nansum(centred**2, axis=1) / (others - 1)
+        rounding = RELATIVE * np.maximum(1.0, np.fmax.reduce(np.abs(published), axis=1))
+        variance = np.maximum(np.nansum(centred**2, axis=1) / (others - 1), rounding**2)
         return np.sqrt(variance * (1 / n + 1 / others))
 
 
 def p_values(own: np.ndarray, published: np.ndarray) -> np.ndarray:
     """Two-sided p-value of each number's difference, shape (numbers,).
 
-    If all published blocks have the same value and all others another, it is one over the number of divisions.
+    If all published blocks have the same value, it is the chance that as many blocks of all with the same values are
+    equal. Published blocks that differ by rounding alone, such as a drift of 1e-14, have the deviation of rounding.
 
     Returns:
-        NaN where there are fewer than two published blocks or no other, and where only the others have a spread.
+        NaN where there are fewer than two published blocks or no other.
     """
     n, others = np.isfinite(own).sum(1), np.isfinite(published).sum(1)
     difference = _means(own) - _means(published)
     with np.errstate(all="ignore"):
         p = 2 * stats.t.sf(np.abs(difference) / standard_errors(own, published), others - 1)
     for i in np.flatnonzero((others > 1) & (n > 0)):
-        if _constant(published[i]):
-            # Else equal values would be infinitely many standard errors from each other by their rounding.
-            divided = 1 / math.comb(int(n[i] + others[i]), int(n[i])) if _constant(own[i]) else math.nan
-            p[i] = 1.0 if _constant(np.append(own[i], published[i])) else divided
+        if len(np.unique(published[i][np.isfinite(published[i])])) == 1:
+            p[i] = _chance_of_equal_blocks(np.append(own[i], published[i]), int(others[i]))
     return np.where((others > 1) & (n > 0), p, math.nan)
+
+
+def _chance_of_equal_blocks(values: np.ndarray, chosen: int) -> float:
+    """Probability that `chosen` of all blocks, sampled without order, have the same value up to rounding."""
+    known = np.sort(values[np.isfinite(values)])
+    ends = np.flatnonzero(np.diff(known) > RELATIVE * max(1.0, np.abs(known).max())) + 1
+    counts = np.diff([0, *ends, len(known)])
+    return sum(math.comb(int(count), chosen) for count in counts) / math.comb(len(known), chosen)
 
 
 def corrected(p: np.ndarray) -> np.ndarray:
@@ -101,9 +109,3 @@ def _difference(values: np.ndarray, chosen: np.ndarray) -> tuple[int, float]:
 def _means(values: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         return np.nansum(values, axis=1) / np.isfinite(values).sum(1)
-
-
-def _constant(values: np.ndarray) -> bool:
-    """True if all values that are there are equal up to rounding."""
-    known = values[np.isfinite(values)]
-    return bool(np.ptp(known) <= RELATIVE * max(1.0, np.abs(known).max())) if len(known) else True
