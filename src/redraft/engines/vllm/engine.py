@@ -29,7 +29,7 @@ request with a seed in chunks; its servers there need `enable_chunked_prefill=Fa
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -183,7 +183,8 @@ class VLLMSession:
             if first is None:
                 continuation = await self._sample(prefix, max_new_tokens, draws.uniforms[0])
             else:
-                continuation = await self._sample_residual(prefix, max_new_tokens, draws, first)
+                bias = bias_of(first, self._engine.temperature)
+                continuation = await sample_after_bias(self._sample, prefix, max_new_tokens, draws, bias)
         if not top:
             return continuation
         # Everything is in the prefix cache, whose positions cannot be scored, so the request ignores it.
@@ -199,20 +200,6 @@ class VLLMSession:
             "skip_reading_prefix_cache": not cached,
         }
         return rows_of(await self._ask(response, 1, SCORING | settings), len(response) - first, top)
-
-    async def _sample_residual(
-        self, prefix: np.ndarray, max_tokens: int, draws: Inversion, first: Residual
-    ) -> Continuation:
-        """Sample a first token from a residual, and the others from the policy."""
-        bias = bias_of(first, self._engine.temperature)
-        one = await self._sample(prefix, 1, draws.uniforms[0], logit_bias=bias)
-        if max_tokens == 1 or one.finish is Finish.EOS:
-            return one
-        rest = await self._sample(np.concatenate([prefix, one.tokens]), max_tokens - 1, draws.uniforms[1])
-        tokens, log_probs = (
-            np.concatenate([getattr(c, name) for c in (one, rest)]) for name in ("tokens", "log_probs")
-        )
-        return Continuation(tokens, log_probs, rest.finish, one.cached)
 
     async def _sample(self, prefix: np.ndarray, max_tokens: int, uniform: float, **further: Any) -> Continuation:
         """Sample up to `max_tokens` tokens after a prefix, with further settings of vLLM."""
@@ -245,6 +232,26 @@ class VLLMSession:
         if output.stop_reason == "aborted" or not output.token_ids:
             raise RuntimeError(f"vLLM aborted a request after {len(tokens)} tokens; its answer is incomplete")
         return output
+
+
+async def sample_after_bias(
+    sample: Callable[..., Awaitable[Continuation]],
+    prefix: np.ndarray,
+    max_tokens: int,
+    draws: Inversion,
+    bias: dict[int, float],
+) -> Continuation:
+    """Sample a first token with biases of the logits, such as those of a residual, and the others without.
+
+    Args:
+        sample: a session's `_sample`.
+    """
+    one = await sample(prefix, 1, draws.uniforms[0], logit_bias=bias)
+    if max_tokens == 1 or one.finish is Finish.EOS:
+        return one
+    rest = await sample(np.concatenate([prefix, one.tokens]), max_tokens - 1, draws.uniforms[1])
+    tokens, log_probs = (np.concatenate([getattr(c, name) for c in (one, rest)]) for name in ("tokens", "log_probs"))
+    return Continuation(tokens, log_probs, rest.finish, one.cached)
 
 
 def rows_of(output: Output, count: int, top: int) -> TopLogProbs:

@@ -17,9 +17,18 @@ import numpy as np
 
 from redraft.config.capability import Capability
 from redraft.engines.requests import check_capabilities
-from redraft.engines.vllm.engine import SCORING, Client, Output, bias_of, continuation_of, scores_of, seed_of
+from redraft.engines.vllm.engine import (
+    SCORING,
+    Client,
+    Output,
+    bias_of,
+    continuation_of,
+    sample_after_bias,
+    scores_of,
+    seed_of,
+)
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Scores
-from redraft.rollout.types import Finish, TopLogProbs
+from redraft.rollout.types import TopLogProbs
 
 MAX_LOGPROBS = 20
 """vLLM's default of `max_logprobs`: most probable tokens of a position that it reports."""
@@ -129,25 +138,18 @@ class StockSession:
         if first is None:
             sampled = await self._sample(prefix, max_new_tokens, draws.uniforms[0])
         else:
-            sampled = await self._sample_residual(prefix, max_new_tokens, draws, first)
+            sampled = await sample_after_bias(self._sample, prefix, max_new_tokens, draws, bias_of(first))
+            sampled = self._under_policy(sampled, first, len(prefix)) if self._engine.biased else sampled
         if not top:
             return sampled
         rows = await self._rows(np.concatenate([prefix, sampled.tokens]), top)
         return replace(sampled, top=TopLogProbs(rows.tokens[len(prefix) :], rows.log_probs[len(prefix) :]))
 
-    async def _sample_residual(
-        self, prefix: np.ndarray, max_tokens: int, draws: Inversion, first: Residual
-    ) -> Continuation:
-        """Sample a first token from a residual, and the others from the policy."""
-        one = await self._sample(prefix, 1, draws.uniforms[0], logit_bias=bias_of(first))
-        if self._engine.biased:
-            shift = log_mass(first, self._rows_of_draft, len(prefix), int(one.tokens[0]))
-            one = replace(one, log_probs=np.minimum(one.log_probs + np.float32(shift), np.float32(0)))
-        if max_tokens == 1 or one.finish is Finish.EOS:
-            return one
-        rest = await self._sample(np.concatenate([prefix, one.tokens]), max_tokens - 1, draws.uniforms[1])
-        tokens, log_probs = (np.concatenate([getattr(c, n) for c in (one, rest)]) for n in ("tokens", "log_probs"))
-        return Continuation(tokens, log_probs, rest.finish, one.cached)
+    def _under_policy(self, sampled: Continuation, first: Residual, position: int) -> Continuation:
+        """A continuation with the policy's log-probability of its first token, not the residual distribution's."""
+        shift = np.zeros_like(sampled.log_probs)
+        shift[0] = log_mass(first, self._rows_of_draft, position, int(sampled.tokens[0]))
+        return replace(sampled, log_probs=np.minimum(sampled.log_probs + shift, np.float32(0)))
 
     async def _sample(self, prefix: np.ndarray, max_tokens: int, uniform: float, **further: Any) -> Continuation:
         """Sample up to `max_tokens` tokens after a prefix, with further settings of vLLM."""
