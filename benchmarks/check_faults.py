@@ -31,7 +31,7 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.statistics import RATIOS, paired
 from redraft.analysis.data.timing import is_timed
-from redraft.analysis.reference.numbers import DIFFERS, ComparedNumber, judged, predicted
+from redraft.analysis.reference.numbers import DIFFERS, LEAST, ComparedNumber, judged, predicted
 from redraft.cli.terminal import table
 from redraft.config import Experiments, Run
 from redraft.config.quantities import ACCURACY
@@ -144,7 +144,7 @@ def differing(own: Runs, published: Runs, experiments: Experiments) -> list[str]
         if not values or not known:
             continue
         means = (float(np.mean([*side.values()])) for side in (values, known))
-        number = ComparedNumber(0, cell, column, cell, next(means), 0, next(means), 0)
+        number = ComparedNumber(0, cell, column, cell, next(means), 0, next(means), 0, least=LEAST.get(column, 0.0))
         sides = ({seed: [value] for seed, value in side.items()} for side in (values, known))
         compared.append(predicted(number, *sides, is_ratio))
     return [f"{each.column} of {each.row}" for each in judged(compared)[0] if each.outcome == DIFFERS]

@@ -23,6 +23,7 @@ from redraft.analysis.reference.checking import compare
 from redraft.analysis.reference.numbers import (
     AGREES,
     DIFFERS,
+    LEAST,
     NOT_COMPARABLE,
     USUAL,
     ComparedNumber,
@@ -657,13 +658,13 @@ def test_the_site_has_documentation_and_reports_and_no_broken_link(place, monkey
 # Prediction intervals
 
 
-def compared_number(own, published, is_ratio=False):
+def compared_number(own, published, is_ratio=False, least=0.0):
     """A number from the value of each block."""
 
     def mean(values):
         return float(np.exp(np.mean(np.log(values)))) if is_ratio and min(values) > 0 else float(np.mean(values))
 
-    number = ComparedNumber(1, "row", "column", "paper/cell", mean(own), 0, mean(published), 0)
+    number = ComparedNumber(1, "row", "column", "paper/cell", mean(own), 0, mean(published), 0, least=least)
     own, published = ({block: [value] for block, value in enumerate(side)} for side in (own, published))
     return predicted(number, own, published, is_ratio)
 
@@ -714,30 +715,59 @@ def test_numbers_that_cannot_be_compared_say_why():
     [
         ([2.0], [1.0] * 3),
         ([2.0] * 3, [1.0] * 3),
+        ([2.0] * 10, [1.0] * 3),
         ([2.0, 3.0, 4.0], [1.0] * 10),
         ([2.0, 1.0, 1.0], [1.0] * 4),
-        ([2.0, 1.0 + 1e-12], [1.0] * 4),
+        ([2.0, 1.0 + 1e-14], [1.0] * 4),
         ([2.0, 2.0, 2.0, 1.0], [1.0] * 2),
+        ([0.0, 0.0, 5.0], [1.0] * 2),
         ([0.1 + 0.2, 0.3], [0.3] * 3),
+        ([0.31], [0.3] * 9 + [0.1 + 0.2]),
+        ([1e10, 4.0], [1.0] * 4),
     ],
 )
 def test_a_number_without_spread_differs_by_the_chance_of_equal_blocks(own, published):
     """If blocks are exchangeable, each choice of the published ones is equally likely; all choices are counted."""
     values = [*own, *published]
-    choices = [[values[i] for i in chosen] for chosen in combinations(range(len(values)), len(published))]
-    chance = sum(max(choice) - min(choice) < 1e-9 for choice in choices) / len(choices)
-    assert compared_number(own, published).p == pytest.approx(chance, rel=1e-12)
+
+    def difference(chosen):
+        """How far the others' mean is from the chosen blocks; NaN if these are not equal."""
+        first, *_ = equal = [values[i] for i in chosen]
+        others = [value for i, value in enumerate(values) if i not in chosen]
+        return abs(np.mean(others) - first) if max(equal) - min(equal) < 1e-12 else math.nan
+
+    true = difference(range(len(own), len(values)))
+    choices = [*combinations(range(len(values)), len(published))]
+    chance = sum(difference(chosen) >= true * (1 - 1e-9) - 1e-15 for chosen in choices) / len(choices)
+    found = compared_number(own, published)
+    assert found.p == pytest.approx(chance, rel=1e-12)
+    assert math.isnan(found.low + found.high)
 
 
-def test_a_number_of_the_size_of_rounding_differs_from_one_that_is_not():
-    """As the drift of stale weights, of which the published runs have none."""
+def test_more_blocks_of_another_value_are_no_weaker_evidence():
+    p = [compared_number([2.0] * n, [1.0] * 3).p for n in (1, 2, 3, 4, 10, 30)]
+    assert p[-1] < 0.001
+    assert p[3:] == sorted(p[3:], reverse=True)
+    ratio = compared_number([0.0] * 5, [1.0] * 10, is_ratio=True)
+    assert ratio.p == pytest.approx(1 / math.comb(15, 5)), "equal ratios need no logarithm"
+
+
+def test_a_drift_that_is_more_than_rounding_differs():
+    """As that of stale weights, of which the published runs have none; a campaign in bfloat16 has 6e-6."""
     published = [1.1e-14, 0.9e-14, 3e-14]
-    numbers = [compared_number([value], published) for value in (0.005, 2e-12)]
-    assert numbers[0].p < 1e-6
+    numbers = [compared_number([value], published, least=LEAST["drift"]) for value in (0.005, 6e-6)]
+    assert numbers[0].p < 0.001
     assert numbers[1].p > 0.9
     found, share = judged(numbers)
     assert [each.outcome for each in found] == [DIFFERS, AGREES]
     assert share == 1 / 4
+
+
+@pytest.mark.parametrize("own", [[1.0, 2.0, 3.0], [0.001, 5.0], [5.0, 5.0]])
+def test_equal_published_blocks_differ_whatever_the_others_are(own):
+    (found,), share = judged([compared_number(own, [0.0] * 10)])
+    assert found.outcome == DIFFERS
+    assert share == pytest.approx(1 / math.comb(len(own) + 10, 10), abs=1 / 999)
 
 
 def test_a_ratio_whose_values_have_no_logarithm_is_compared_as_it_is():

@@ -113,19 +113,31 @@ def test_each_number_has_the_word_for_its_direction(tmp_path, form, reproduced, 
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [((-30.6, -41.5, -20.5), "30.6 % [20.5, 41.5] more"), ((7.9, -2.0, 18.8), "7.9 % [−2.0, 18.8] fewer")],
+    ("value", "timed", "expected"),
+    [
+        ((-30.6, -41.5, -20.5), False, ["30.6 % [20.5, 41.5] more", "8.3 % fewer"]),
+        ((7.9, -2.0, 18.8), False, ["7.9 % [−2.0, 18.8] fewer", "8.3 % fewer"]),
+        ((7.9, -2.0, 18.8), True, ["7.9 % [−2.0, 18.8] less", "8.3 % less"]),
+    ],
 )
-def test_a_number_of_a_summary_has_the_word_for_its_direction(value, expected):
-    mean, low, high = value
-    row = _summary_row(
-        "tiny", {"form": "percent fewer", "short": "s", "mean": mean, "low": low, "high": high} | REPORTED
-    )
-    here, paper = row["here (preset `tiny`)"], row["paper"]
-    assert (here.replace(SPACE, " "), paper.replace(SPACE, " ")) == (expected, "8.3 % fewer")
+def test_a_number_of_a_summary_has_the_word_for_its_direction(value, timed, expected):
+    found = HeadlineNumber("s", "percent fewer", *value, 8.3, "agrees", 3, "", timed, "yes")
+    row = _summary_row("tiny", found)
+    assert [row[name].replace(SPACE, " ") for name in ("here (preset `tiny`)", "paper")] == expected
 
 
-REPORTED = {"reported": 8.3, "verdict": "agrees"}
+@pytest.mark.parametrize(
+    ("timed", "finding", "verdict"),
+    [
+        (False, "yes", "an effect"),
+        (True, "yes", "an effect"),
+        (True, "open", "not decided"),
+        (False, "open", "no significant effect"),
+    ],
+)
+def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding, verdict):
+    found = HeadlineNumber("s", "times", 2.0, 1.5, 2.5, math.nan, "not comparable", 3, "", timed, finding)
+    assert _summary_row("tiny", found)["verdict"] == f"{verdict}; no comparable number"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +154,7 @@ REPORTED = {"reported": 8.3, "verdict": "agrees"}
         ({"verdict": "same direction"}, "same direction as in the paper, different size.", "yes"),
         (
             {"verdict": "not comparable", "reported": math.nan},
-            "an effect with 3 seeds; the paper gives no number.",
+            "an effect with 3 seeds; no paper has a comparable number.",
             "yes",
         ),
         (
@@ -173,7 +185,7 @@ REPORTED = {"reported": 8.3, "verdict": "agrees"}
                 "reported": math.nan,
                 "uneven": TimingSpread(3, 1.1, 1.64),
             },
-            "an effect with 3 seeds; the paper gives no number.",
+            "an effect with 3 seeds; no paper has a comparable number.",
             "yes",
         ),
     ],

@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -65,15 +66,25 @@ class HeadlineNumber:
 
 
 def points(
-    layout: Layout, paper: str, headlines: Sequence[Headline], tables: Sequence[Table], uneven: TimingSpread | None
+    layout: Layout,
+    paper: str,
+    headlines: Sequence[Headline],
+    tables: Sequence[Table],
+    uneven: TimingSpread | None,
+    read: Callable[[Path], pd.DataFrame] = read_table,
 ) -> list[HeadlineNumber]:
     """The numbers of a paper's declared headlines, in their order.
 
-    `uneven` is the spread of times of equal work; None if it is small enough for verdicts about time.
+    Args:
+        layout: results, or published ones.
+        paper: folder of the paper.
+        headlines, tables: declarations of the paper.
+        uneven: spread of times of equal work; None if it is small enough for verdicts about time.
+        read: reads a table by its name without a suffix.
     """
     declared, found = {table.number: table for table in tables}, []
     for headline in headlines:
-        cells = read_table(layout.table(paper, headline.table))
+        cells = read(layout.table(paper, headline.table))
         chosen = cells[(cells["cell"] == f"{paper}/{headline.cell}") & (cells["column"] == headline.column)]
         compared = chosen[chosen["verdict"] != BASELINE]  # none where the table lacks the row or column at this preset
         if compared.empty or compared.iloc[-1]["verdict"] in (MISSING, NO_DATA):
@@ -99,7 +110,7 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpre
     sentence = _sentence(headline, mean, low, high, reported)
     if headline.form == "points" and math.isfinite(cell["baseline_gain"]):
         kept = GainKept(*cell[list(KEPT)]).text.replace("-", MINUS).replace(" %", UNIT["percent fewer"])
-        sentence += f", and keeps {kept}"
+        sentence += f"; the method keeps {kept}"
     words = f"{sentence}: {verdict_words(cell, uneven if timed else None)}."
     verdict = cell["verdict"]
     effect = verdict in (AGREES, "same direction") or (verdict == NOT_COMPARABLE and cell["p_corrected"] <= LEVEL)
@@ -177,7 +188,7 @@ def verdict_words(cell: pd.Series, uneven: TimingSpread | None) -> str:
     uncorrected = cell["p"] <= LEVEL < cell["p_corrected"]
     open_ = f"inconclusive with {several}" + (", not significant after correction" if uncorrected else "")
     if verdict == NOT_COMPARABLE:
-        effect = f"an effect with {several}; the paper gives no number"
+        effect = f"an effect with {several}; no paper has a comparable number"
         return effect if cell["p_corrected"] <= LEVEL else open_
     return {
         AGREES: "agrees with the paper",

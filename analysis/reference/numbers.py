@@ -42,6 +42,9 @@ from redraft.result_files import (
 AGREES, DIFFERS, NOT_COMPARABLE = "agrees", "differs", "not comparable"
 OF_TIMES = (SPREAD, "tail_share")
 """Columns of steps that depend on times, besides seconds."""
+LEAST = {"drift": 1e-4}
+"""Least deviation of a quantity that is rounding alone in correct runs: a drift of 1e-14 in float32, and of 6e-6 nats
+per token in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,14 @@ class ComparedNumber:
         units: blocks of these results.
         reference: mean of the published results.
         reference_units: their blocks.
-        low, high: 95 % prediction interval for a mean of `units` blocks, not corrected.
+        low, high: 95 % prediction interval for a mean of `units` blocks, not corrected; NaN if all published blocks are
+            equal.
         p: p-value of the difference; NaN if not comparable.
         p_corrected: the same, corrected over the distinct numbers of the paper.
         outcome: `AGREES`, `DIFFERS` or `NOT_COMPARABLE`.
         reason: what makes it not comparable, or why it differs or agrees although its p-value says otherwise.
         own, published: means of the blocks by block, of ratios logarithms; empty if not comparable.
+        least: deviation that the published blocks have at least (`LEAST`).
     """
 
     table: int
@@ -81,6 +86,7 @@ class ComparedNumber:
     reason: str = ""
     own: Mapping[int, float] = field(default_factory=dict, repr=False)
     published: Mapping[int, float] = field(default_factory=dict, repr=False)
+    least: float = 0.0
 
 
 def all_numbers(layout: Layout, published: Published, paper: str) -> tuple[list[ComparedNumber], int]:
@@ -180,6 +186,8 @@ def _number(table: int, line: Mapping[str, Any], cells: Sequence[TableCell | Non
         0,
     )
     own, published = cells
+    if own is not None and not own.column.relative:
+        number = replace(number, least=LEAST.get(own.column.quantity, 0.0))
     if own is None or not _same(number.value, own.estimate.mean):
         given = "no such number" if own is None else f"{own.estimate.mean:.6g}"
         return replace(number, outcome=DIFFERS, reason=f"the collected runs give {given}")
@@ -220,8 +228,9 @@ def predicted(
         return number if same else replace(number, reason="one of the numbers is not finite")
     if len(published) < 2:
         return replace(number, reason="a single published block")
-    # With a value of zero the published estimate has no logarithms.
-    logs = is_ratio and min(min(part) for part in published.values()) > 0
+    all_values = np.array([value for part in published.values() for value in part])
+    # With a value of zero the published estimate has no logarithms, and equal values need none.
+    logs = is_ratio and all_values.min() > 0 and not prediction.is_constant(all_values)
     if logs and min(min(part) for part in own.values()) <= 0:
         return replace(number, reason="a ratio of zero has no logarithm")
     means = [
@@ -229,11 +238,17 @@ def predicted(
         for side in (own, published)
     ]
     arrays = [np.array([[*side.values()]]) for side in means]
-    (p,), (error,) = prediction.p_values(*arrays), prediction.standard_errors(*arrays)
+    least = np.array([number.least])
+    (p,), (error,) = prediction.p_values(*arrays, least=least), prediction.standard_errors(*arrays, least=least)
+    if math.isnan(p):
+        return replace(number, reason="values are too large to be compared")
+    number = replace(number, p=float(p), own=means[0], published=means[1])
+    if not error > 0 or (not number.least and prediction.is_constant(arrays[1])):
+        return number
     middle, half = arrays[1].mean(), error * float(stats.t.ppf(1 - LEVEL / 2, len(published) - 1))
     with np.errstate(over="ignore"):
         low, high = (float(np.exp(end) if logs else end) for end in (middle - half, middle + half))
-    return replace(number, low=low, high=high, p=float(p), own=means[0], published=means[1])
+    return replace(number, low=low, high=high)
 
 
 def judged(numbers: Iterable[ComparedNumber]) -> tuple[list[ComparedNumber], float]:
@@ -249,7 +264,8 @@ def judged(numbers: Iterable[ComparedNumber]) -> tuple[list[ComparedNumber], flo
     share, is_usual = math.nan, False
     if any(each <= LEVEL for each in q.values()):
         sides = (_array([getattr(n, side) for n in distinct.values()]) for side in ("own", "published"))
-        share, divisions = prediction.share_of_divisions(*sides)
+        least = np.array([n.least for n in distinct.values()])
+        share, divisions = prediction.share_of_divisions(*sides, least=least)
         is_usual = share > max(LEVEL, 1 / divisions)
     found = []
     for n in numbers:

@@ -9,11 +9,14 @@ from typing import Any
 import pandas as pd
 
 from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN
+from redraft.analysis.data.measured import Measured
+from redraft.analysis.data.timing import timed_unevenly
 from redraft.analysis.data.words import with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, about_text, seen_text
-from redraft.analysis.pages.headline import directed
+from redraft.analysis.pages.headline import HeadlineNumber, directed, points
 from redraft.analysis.reference.published import Published
-from redraft.analysis.tables.cell_verdicts import NOT_COMPARABLE
+from redraft.analysis.tables.cell_verdicts import MISSING, NOT_COMPARABLE, UNEVEN
+from redraft.analysis.tables.files import read_cells
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import errors_of_reading, write_atomically
@@ -51,22 +54,40 @@ def write_summary(root: Path, page: Path) -> None:
     experiments, rows, figures = Experiments(), [], []
     for published in _shown(root):
         for paper in _papers(published, experiments):
-            headlines = [h for h in published.records[paper]["headlines"] if h["mean"] is not None]
-            rows += [_summary_row(published.layout.preset, headline) for headline in headlines]
+            numbers = [each for each in _headlines(published, paper, experiments) if each.verdict != MISSING]
+            rows += [_summary_row(published.layout.preset, each) for each in numbers]
             figures += [*_figures(published, paper, experiments, page.parent)]
     parts = [str(pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True))] if rows else []
     _between_marks(page, parts + figures[1:2])
 
 
-def _summary_row(preset: str, headline: Mapping[str, Any]) -> dict[str, str]:
+def _headlines(published: Published, paper: str, experiments: Experiments) -> list[HeadlineNumber]:
+    """The headline numbers of a paper's published tables, in today's words."""
+    declared = experiments.tables(paper)
+    uneven = timed_unevenly(Measured.load(published.layout.collected(paper)).runs)
+    # Published tables have the hashes of the paper's record.
+    return points(
+        published.layout,
+        paper,
+        declared.headlines,
+        declared.tables,
+        uneven,
+        lambda stem: read_cells(stem.with_suffix(".csv")),
+    )
+
+
+def _summary_row(preset: str, number: HeadlineNumber) -> dict[str, str]:
     """A headline number beside the paper's."""
-    form, numbers = headline["form"], {key: _number(headline[key]) for key in ("mean", "low", "high", "reported")}
-    word, reported = "fewer" if form == "percent fewer" else "", numbers["reported"]
+    word = ("less" if number.timed else "fewer") if number.form == "percent fewer" else ""
+    reported, verdict = number.reported, number.verdict
+    if verdict == NOT_COMPARABLE:
+        effect = "an effect" if number.finding == "yes" else UNEVEN if number.timed else "no significant effect"
+        verdict = f"{effect}; no comparable number"
     return {
-        "": headline["short"],
-        f"here (preset `{preset}`)": directed(numbers["mean"], form, word, numbers["low"], numbers["high"]),
-        "paper": "–" if math.isnan(reported) else directed(reported, form, word),
-        "verdict": "the paper has no number" if headline["verdict"] == NOT_COMPARABLE else headline["verdict"],
+        "": number.short,
+        f"here (preset `{preset}`)": directed(number.mean, number.form, word, number.low, number.high),
+        "paper": "–" if math.isnan(reported) else directed(reported, number.form, word),
+        "verdict": verdict,
     }
 
 
@@ -74,10 +95,6 @@ def _papers(published: Published, experiments: Experiments) -> list[str]:
     """Published papers in the order of the preset's default runs, then the others."""
     default = experiments.preset(published.layout.preset).default
     return [paper for paper in dict.fromkeys([*default, *experiments.papers]) if paper in published.records]
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _shown(root: Path) -> list[Published]:
@@ -111,7 +128,7 @@ def _paper(published: Published, paper: str, experiments: Experiments, page: Pat
     source = file.source.removeprefix("arXiv ")
     linked = f"[{file.title}](https://arxiv.org/abs/{source})" if source != file.source else file.title
     yield f"## {record['method']}\n\n{linked}"
-    yield "\n".join(f"- {headline['sentence']}" for headline in record["headlines"])
+    yield "\n".join(f"- {each.sentence}" for each in _headlines(published, paper, experiments))
     main = layout.main_result(paper).with_suffix(".md")
     if main.exists() and (text := main.read_text(encoding="utf-8").strip()):
         yield text

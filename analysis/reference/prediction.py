@@ -17,49 +17,73 @@ from scipy import stats
 from redraft.analysis.data.statistics import LEVEL
 
 RELATIVE = 1e-9
-"""Relative difference below which two numbers differ by rounding alone."""
+"""Relative difference below which two numbers of tables differ by rounding alone."""
+ROUNDING = 1e-12
+"""The same of two blocks, and their difference if both are below 1."""
 DIVISIONS = 999
 """Largest number of divisions that are all tried; of more, that many are sampled with a fixed seed."""
 
 
-def standard_errors(own: np.ndarray, published: np.ndarray) -> np.ndarray:
+def standard_errors(own: np.ndarray, published: np.ndarray, least: np.ndarray | float = 0.0) -> np.ndarray:
     """Standard error of the difference between both means of each number, shape (numbers,); NaN with one block.
 
-    The deviation is that of the published blocks alone, and not below that of rounding.
+    The deviation is that of the published blocks alone, and at least `least`, shape (numbers,).
     """
     n, others = np.isfinite(own).sum(1), np.isfinite(published).sum(1)
     with np.errstate(all="ignore"):
         centred = published - _means(published)[:, None]
-        rounding = RELATIVE * np.maximum(1.0, np.fmax.reduce(np.abs(published), axis=1))
-        variance = np.maximum(np.nansum(centred**2, axis=1) / (others - 1), rounding**2)
+        variance = np.maximum(np.nansum(centred**2, axis=1) / (others - 1), least**2)
         return np.sqrt(variance * (1 / n + 1 / others))
 
 
-def p_values(own: np.ndarray, published: np.ndarray) -> np.ndarray:
+def p_values(own: np.ndarray, published: np.ndarray, least: np.ndarray | float = 0.0) -> np.ndarray:
     """Two-sided p-value of each number's difference, shape (numbers,).
 
-    If all published blocks have the same value, it is the chance that as many blocks of all with the same values are
-    equal. Published blocks that differ by rounding alone, such as a drift of 1e-14, have the deviation of rounding.
+    If all published blocks are equal, it is that of `_p_of_equal_blocks`, unless the number has a least deviation.
+
+    Args:
+        own: shape (numbers, n).
+        published: shape (numbers, N).
+        least: shape (numbers,) or one for all, least deviation of each number.
 
     Returns:
         NaN where there are fewer than two published blocks or no other.
     """
     n, others = np.isfinite(own).sum(1), np.isfinite(published).sum(1)
-    difference = _means(own) - _means(published)
-    with np.errstate(all="ignore"):
-        p = 2 * stats.t.sf(np.abs(difference) / standard_errors(own, published), others - 1)
-    for i in np.flatnonzero((others > 1) & (n > 0)):
-        if len(np.unique(published[i][np.isfinite(published[i])])) == 1:
-            p[i] = _chance_of_equal_blocks(np.append(own[i], published[i]), int(others[i]))
+    p = _p_of_deviations(own, published, least)
+    for i in np.flatnonzero((others > 1) & (n > 0) & (least == 0)):
+        if is_constant(published[i]):
+            p[i] = _p_of_equal_blocks(own[i][np.isfinite(own[i])], published[i][np.isfinite(published[i])])
     return np.where((others > 1) & (n > 0), p, math.nan)
 
 
-def _chance_of_equal_blocks(values: np.ndarray, chosen: int) -> float:
-    """Probability that `chosen` of all blocks, sampled without order, have the same value up to rounding."""
-    known = np.sort(values[np.isfinite(values)])
-    ends = np.flatnonzero(np.diff(known) > RELATIVE * max(1.0, np.abs(known).max())) + 1
-    counts = np.diff([0, *ends, len(known)])
-    return sum(math.comb(int(count), chosen) for count in counts) / math.comb(len(known), chosen)
+def is_constant(values: np.ndarray) -> bool:
+    """True if all values that are there are equal up to rounding."""
+    known = values[np.isfinite(values)]
+    with np.errstate(over="ignore"):
+        return len(known) > 0 and bool(np.ptp(known) <= ROUNDING * max(1.0, abs(known.min())))
+
+
+def _p_of_deviations(own: np.ndarray, published: np.ndarray, least: np.ndarray | float = 0.0) -> np.ndarray:
+    """P-values by Student's distribution."""
+    with np.errstate(all="ignore"):
+        t = np.abs(_means(own) - _means(published)) / standard_errors(own, published, least)
+        return 2 * stats.t.sf(t, np.isfinite(published).sum(1) - 1)
+
+
+def _p_of_equal_blocks(own: np.ndarray, published: np.ndarray) -> float:
+    """Share of all divisions that leave equal blocks as the published ones, whose others differ from them as much."""
+    values = np.sort(np.append(own, published))
+    with np.errstate(over="ignore"):
+        observed = abs(values.sum() - len(values) * published[0])
+        ways = 0
+        while len(values):
+            equal = values - values[0] <= ROUNDING * max(1.0, abs(values[0]))
+            difference = abs(own.sum() + published.sum() - (len(own) + len(published)) * values[0])
+            if difference >= observed * (1 - RELATIVE):
+                ways += math.comb(int(equal.sum()), len(published))
+            values = values[~equal]
+    return ways / math.comb(len(own) + len(published), len(published))
 
 
 def corrected(p: np.ndarray) -> np.ndarray:
@@ -71,19 +95,22 @@ def corrected(p: np.ndarray) -> np.ndarray:
     return found
 
 
-def share_of_divisions(own: np.ndarray, published: np.ndarray) -> tuple[float, int]:
+def share_of_divisions(own: np.ndarray, published: np.ndarray, least: np.ndarray | float = 0.0) -> tuple[float, int]:
     """Share of the divisions of all blocks that differ at least as much as the given one, and how many there are.
 
     One differs more than another if more of its corrected p-values are at most 0.05; with equally many the product of
-    all p-values decides. Numbers may depend on each other and be distributed in any way: if blocks are exchangeable,
-    the share is at most α in a share α of honest comparisons.
+    all p-values decides. Here equal blocks have the deviation of rounding: their exact p-value has a limit, so the true
+    division would come after others that leave one small deviation. Numbers may depend on each other and have any
+    distribution: if blocks are exchangeable, the share is at most α in a share α of honest comparisons.
 
     Args:
         own: shape (numbers, n).
         published: shape (numbers, N); none of the blocks is among the others.
+        least: shape (numbers,), as in `p_values`.
     """
     values, count = np.concatenate([own, published], axis=1), own.shape[1]
-    found = [_difference(values, np.array(chosen)) for chosen in _divisions(values.shape[1], count)]
+    least = np.maximum(least, RELATIVE * np.maximum(1.0, np.fmax.reduce(np.abs(values), axis=1)))
+    found = [_difference(values, np.array(chosen), least) for chosen in _divisions(values.shape[1], count)]
     return sum(each >= found[0] for each in found) / len(found), len(found)
 
 
@@ -98,9 +125,9 @@ def _divisions(blocks: int, chosen: int) -> Iterator[tuple[int, ...]]:
         yield tuple(rng.permutation(blocks)[:chosen])
 
 
-def _difference(values: np.ndarray, chosen: np.ndarray) -> tuple[int, float]:
+def _difference(values: np.ndarray, chosen: np.ndarray, least: np.ndarray | float = 0.0) -> tuple[int, float]:
     """How many numbers differ between the chosen blocks and the others, and minus the logarithm of all p-values."""
-    p = p_values(values[:, chosen], np.delete(values, chosen, axis=1))
+    p = _p_of_deviations(values[:, chosen], np.delete(values, chosen, axis=1), least)
     # Rounded, since equal divisions of equal blocks must be equal; p-values of many deviations are 0.
     evidence = -float(np.log(np.maximum(p[p < 1], np.finfo(float).tiny)).sum())
     return int((corrected(p) <= LEVEL).sum()), round(evidence, 6)

@@ -1,5 +1,6 @@
 """`redraft publish`, `report` and `check`: published results, their report, and comparison with them."""
 
+import math
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -170,6 +171,7 @@ def _print(found: "Comparison", wide: bool) -> None:
 
 
 def _row(number: "ComparedNumber") -> list[str]:
-    expected = number.reason or f"{number.low:.4g} to {number.high:.4g}"
+    interval = f"{number.low:.4g} to {number.high:.4g}" if math.isfinite(number.low) else "that of all published blocks"
+    expected = number.reason or interval
     shown = [f"{value:.4g}" for value in (number.value, number.reference)]
     return [str(number.table), number.row, number.column, *shown, expected, f"{number.p_corrected:.2g}"]
