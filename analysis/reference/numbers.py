@@ -237,15 +237,15 @@ def predicted(
         {block: float(np.mean(np.log(part) if logs else part)) for block, part in side.items()}
         for side in (own, published)
     ]
-    arrays = [np.array([[*side.values()]]) for side in means]
-    least = np.array([number.least])
-    (p,), (error,) = prediction.p_values(*arrays, least=least), prediction.standard_errors(*arrays, least=least)
+    mine, theirs = (np.array([[*side.values()]]) for side in means)
+    (p,) = prediction.p_values(mine, theirs, np.array([number.least]))
+    (error,) = prediction.standard_errors(mine, theirs, np.array([number.least]))
     if math.isnan(p):
         return replace(number, reason="values are too large to be compared")
     number = replace(number, p=float(p), own=means[0], published=means[1])
-    if not error > 0 or (not number.least and prediction.is_constant(arrays[1])):
+    if not error > 0 or (not number.least and prediction.is_constant(theirs)):
         return number
-    middle, half = arrays[1].mean(), error * float(stats.t.ppf(1 - LEVEL / 2, len(published) - 1))
+    middle, half = theirs.mean(), error * float(stats.t.ppf(1 - LEVEL / 2, len(published) - 1))
     with np.errstate(over="ignore"):
         low, high = (float(np.exp(end) if logs else end) for end in (middle - half, middle + half))
     return replace(number, low=low, high=high)
@@ -263,9 +263,9 @@ def judged(numbers: Iterable[ComparedNumber]) -> tuple[list[ComparedNumber], flo
     q = dict(zip(distinct, prediction.corrected(np.array([n.p for n in distinct.values()])), strict=True))
     share, is_usual = math.nan, False
     if any(each <= LEVEL for each in q.values()):
-        sides = (_array([getattr(n, side) for n in distinct.values()]) for side in ("own", "published"))
+        own, published = (_array([getattr(n, side) for n in distinct.values()]) for side in ("own", "published"))
         least = np.array([n.least for n in distinct.values()])
-        share, divisions = prediction.share_of_divisions(*sides, least=least)
+        share, divisions = prediction.share_of_divisions(own, published, least)
         is_usual = share > max(LEVEL, 1 / divisions)
     found = []
     for n in numbers:
