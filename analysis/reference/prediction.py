@@ -99,9 +99,8 @@ def share_of_divisions(own: np.ndarray, published: np.ndarray, least: np.ndarray
     """Share of the divisions of all blocks that differ at least as much as the given one, and how many there are.
 
     One differs more than another if more of its corrected p-values are at most 0.05; with equally many the product of
-    all p-values decides. Here equal blocks have the deviation of rounding: their exact p-value has a limit, so the true
-    division would come after others that leave one small deviation. Numbers may depend on each other and have any
-    distribution: if blocks are exchangeable, the share is at most α in a share α of honest comparisons.
+    all p-values decides. Numbers may depend on each other and have any distribution: if blocks are exchangeable, the
+    share is at most α in a share α of honest comparisons.
 
     Args:
         own: shape (numbers, n).
@@ -109,7 +108,6 @@ def share_of_divisions(own: np.ndarray, published: np.ndarray, least: np.ndarray
         least: shape (numbers,), as in `p_values`.
     """
     values, count = np.concatenate([own, published], axis=1), own.shape[1]
-    least = np.maximum(least, RELATIVE * np.maximum(1.0, np.fmax.reduce(np.abs(values), axis=1)))
     found = [_difference(values, np.array(chosen), least) for chosen in _divisions(values.shape[1], count)]
     return sum(each >= found[0] for each in found) / len(found), len(found)
 
@@ -127,7 +125,7 @@ def _divisions(blocks: int, chosen: int) -> Iterator[tuple[int, ...]]:
 
 def _difference(values: np.ndarray, chosen: np.ndarray, least: np.ndarray | float = 0.0) -> tuple[int, float]:
     """How many numbers differ between the chosen blocks and the others, and minus the logarithm of all p-values."""
-    p = _p_of_deviations(values[:, chosen], np.delete(values, chosen, axis=1), least)
+    p = p_values(values[:, chosen], np.delete(values, chosen, axis=1), least)
     # Rounded, since equal divisions of equal blocks must be equal; p-values of many deviations are 0.
     evidence = -float(np.log(np.maximum(p[p < 1], np.finfo(float).tiny)).sum())
     return int((corrected(p) <= LEVEL).sum()), round(evidence, 6)
