@@ -26,7 +26,7 @@ from redraft.analysis.pages.run_pages import RunView, link, views
 from redraft.analysis.tables.cell_verdicts import MISSING
 from redraft.analysis.tables.files import read_table
 from redraft.config import Experiments, Preset, StepTable, TableWithoutRuns
-from redraft.layout import Layout
+from redraft.layout import REOPENED, Layout
 from redraft.result_files import OBJECT, check_derived, check_own_hash, read_derived, read_left_out, read_with_hash
 
 
@@ -181,6 +181,9 @@ class Paper:
             read_derived(self.layout.tables(self.name), self.layout.collected(self.name) / RECORD)
         for declared in declarations:
             stem = self.layout.table(self.name, declared.number)
+            # Published results lack a table that was declared since.
+            if (self.layout.folder / REOPENED).exists() and not stem.with_suffix(".csv").exists():
+                continue
             honest = stem.with_name(f"{stem.name}_reported.html")
             # Speedups from the paper's own seconds are shown below the table that they are computed from.
             files = [stem.with_suffix(".html"), *([honest] if honest.exists() else [])]
