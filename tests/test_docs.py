@@ -8,10 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
+import numpy as np
+import pandas as pd
 import pytest
 import typer
 import yaml
 from markdown_it import MarkdownIt
+from scipy import stats
 
 from redraft.cli.app import app
 
@@ -182,3 +185,31 @@ def test_the_tree_of_the_architecture_s_page_is_there():
     assert [path for path in paths if not (ROOT / path).exists() and path != "experiments/own/"] == []
     packages = {str(file.parent.relative_to(ROOT)) + "/" for file in (ROOT / "src/redraft").glob("*/__init__.py")}
     assert packages - set(paths) == {"src/redraft/engines/", "src/redraft/ops/"}, "their parts have lines of their own"
+
+
+LOSSES = ("x1", "x4", "x16", "x32", "lr0.25", "lr0.5", "lr2", "h64", "h128", "h192")
+"""Cells of the table of losses in docs/tiny-preset.md, without the method, in its order."""
+
+
+def test_the_losses_by_scale_are_those_of_the_published_runs():
+    """Recomputed from the published scores: accuracy without reuse, difference, and ratio of errors."""
+    folder = ROOT / "results/reference/tiny/collected/loss_by_scale"
+    scores = pd.read_parquet(folder / "scores.parquet")
+    last = scores[(scores["role"] == "in-distribution") & (scores["step"] == scores["step"].max())]
+    accuracies = 100 * last.groupby(["cell", "seed"])["pass_at_1"].mean().unstack()
+    text = (ROOT / "docs/tiny-preset.md").read_text(encoding="utf-8").partition("| ratio of errors |")[2]
+    rows = [line.split("|")[2:5] for line in text.splitlines()[2 : 2 + len(LOSSES)]]
+    for cell, row in zip(LOSSES, rows, strict=True):
+        without, reuse = (accuracies.loc[f"{cell}-{method}"] for method in ("vanilla", "spec-l0.5"))
+        difference, errors = reuse - without, np.log((100 - reuse) / (100 - without))
+        expected = [
+            f"{without.mean():.1f} %",
+            "{:.1f} [{:.1f}, {:.1f}]".format(difference.mean(), *_student(difference)),
+            "{:.2f} [{:.2f}, {:.2f}]".format(*np.exp([errors.mean(), *_student(errors)])),
+        ]
+        assert [part.strip().replace("−", "-") for part in row] == [e.replace("-0.0", "0.0") for e in expected], cell
+
+
+def _student(values):
+    """Ends of the 95 % interval of a mean."""
+    return stats.t.interval(0.95, len(values) - 1, values.mean(), values.sem())

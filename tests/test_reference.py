@@ -14,6 +14,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import RECORD
@@ -242,6 +245,26 @@ def test_a_published_table_that_this_version_makes_otherwise_is_named(place, cap
     printed = capsys.readouterr()
     assert "tables/spec_rl/table01.csv" in " ".join(printed.err.split())
     assert "equal to the published" not in printed.out
+
+
+def test_published_results_lack_what_was_declared_later(place, capsys):
+    """The report leaves a later table, figure and headline out; the pages leave out the headline."""
+    for name in ("tables", "figures"):
+        file = place / "experiments/spec_rl" / f"{name}.yaml"
+        content = yaml.safe_load(file.read_text())
+        content[name].append(content[name][-1] | {"number": 199, "title": "declared later"})
+        if name == "tables":
+            later = content["headlines"][0] | {"table": 199, "words": "Later, by {}"}
+            content["headlines"].append(
+                later | {"cell": "rloo-spec-l0.5", "column": "average_difference", "form": "points"}
+            )
+        file.write_text(yaml.safe_dump(content, allow_unicode=True))
+    main_ended(["report", "results/reference/smoke", "--output", "out"])
+    assert "equal to the published ones" in capsys.readouterr().out
+    pages = [file.read_text() for file in Path("out/results/smoke/report").rglob("*.html")]
+    assert not any("declared later" in page or "Later, by" in page for page in pages)
+    page.write_page(REFERENCE, Path("results/README.md"))
+    assert "Later, by" not in Path("results/README.md").read_text()
 
 
 def test_published_results_are_checked_when_they_are_read(place, mistake):
@@ -744,6 +767,23 @@ def test_a_number_without_spread_differs_by_the_chance_of_equal_blocks(own, publ
     assert math.isnan(found.low + found.high)
 
 
+@given(st.data())
+def test_the_chance_of_equal_blocks_is_never_below_that_of_one_choice(data):
+    """Also for blocks that differ in the last bits, whose sums are rounded."""
+    value = data.draw(st.sampled_from([0.0, 0.1, 0.3, 1 / 3, 12.3, -0.7, 1e6]))
+
+    def nearly(value):
+        return data.draw(st.sampled_from([value, np.nextafter(value, 1e9), np.nextafter(value, -1e9)]))
+
+    published = [nearly(value) for _ in range(data.draw(st.integers(2, 6)))]
+    own = [nearly(data.draw(st.sampled_from([value, value + 0.1]))) for _ in range(data.draw(st.integers(1, 6)))]
+    (p,) = p_values(np.array([own]), np.array([published]))
+    assert 1 / math.comb(len(own) + len(published), len(own)) <= p * (1 + 1e-12)
+    assert p <= 1
+    if all(abs(each - value) < 1e-9 for each in own):
+        assert p == 1, "all blocks are equal"
+
+
 def test_more_blocks_of_another_value_are_no_weaker_evidence():
     p = [compared_number([2.0] * n, [1.0] * 3).p for n in (1, 2, 3, 4, 10, 30)]
     assert p[-1] < 0.001
@@ -761,6 +801,15 @@ def test_a_drift_that_is_more_than_rounding_differs():
     found, share = judged(numbers)
     assert [each.outcome for each in found] == [DIFFERS, AGREES]
     assert share == 1 / 4
+
+
+def test_the_least_deviation_is_that_of_a_column_s_quantity_and_not_of_its_ratio(place, monkeypatch):
+    monkeypatch.setitem(LEAST, "tokens_decoded", 7.0)
+    least = {}
+    for number in compared().numbers:
+        least.setdefault(number.column, set()).add(number.least)
+    assert least["tokens_m"] == {7.0}
+    assert least["tokens_relative"] == {0.0}
 
 
 def test_equal_published_blocks_differ_from_other_equal_ones():

@@ -162,7 +162,12 @@ class Paper:
         """Headline numbers."""
         declared = self.experiments.tables(self.name)
         uneven = timed_unevenly(self.runs)
-        return headline.points(self.layout, self.name, declared.headlines, declared.tables, uneven)
+        made = [each for each in declared.headlines if self._is_made(self.layout.table(self.name, each.table))]
+        return headline.points(self.layout, self.name, made, declared.tables, uneven)
+
+    def _is_made(self, stem: Path) -> bool:
+        """False for a table or figure that published results lack, since it was declared later."""
+        return stem.with_suffix(".csv").exists() or not (self.layout.folder / REOPENED).exists()
 
     @property
     def main(self) -> dict[str, Any] | None:
@@ -181,8 +186,7 @@ class Paper:
             read_derived(self.layout.tables(self.name), self.layout.collected(self.name) / RECORD)
         for declared in declarations:
             stem = self.layout.table(self.name, declared.number)
-            # Published results lack a table that was declared since.
-            if (self.layout.folder / REOPENED).exists() and not stem.with_suffix(".csv").exists():
+            if not self._is_made(stem):
                 continue
             honest = stem.with_name(f"{stem.name}_reported.html")
             # Speedups from the paper's own seconds are shown below the table that they are computed from.
@@ -215,6 +219,7 @@ class Paper:
                 "html": figure_fragment(each, self.layout.figure(self.name, each.number), self.name, pages, unsampled),
             }
             for each in declarations
+            if self._is_made(self.layout.figure(self.name, each.number))
         ]
 
     @property

@@ -238,13 +238,13 @@ def predicted(
         for side in (own, published)
     ]
     mine, theirs = (np.array([[*side.values()]]) for side in means)
-    (p,) = prediction.p_values(mine, theirs, np.array([number.least]))
-    (error,) = prediction.standard_errors(mine, theirs, np.array([number.least]))
+    (p,) = prediction.p_values(mine, theirs, number.least)
     if math.isnan(p):
         return replace(number, reason="values are too large to be compared")
     number = replace(number, p=float(p), own=means[0], published=means[1])
-    if not error > 0 or (not number.least and prediction.is_constant(theirs)):
+    if not number.least and prediction.is_constant(theirs):
         return number
+    (error,) = prediction.standard_errors(mine, theirs, number.least)
     middle, half = theirs.mean(), error * float(stats.t.ppf(1 - LEVEL / 2, len(published) - 1))
     with np.errstate(over="ignore"):
         low, high = (float(np.exp(end) if logs else end) for end in (middle - half, middle + half))

@@ -27,12 +27,12 @@ DIVISIONS = 999
 def standard_errors(own: np.ndarray, published: np.ndarray, least: np.ndarray | float = 0.0) -> np.ndarray:
     """Standard error of the difference between both means of each number, shape (numbers,); NaN with one block.
 
-    The deviation is that of the published blocks alone, and at least `least`, shape (numbers,).
+    The deviation is that of the published blocks alone, and at least `least`, as of `p_values`.
     """
     n, others = np.isfinite(own).sum(1), np.isfinite(published).sum(1)
     with np.errstate(all="ignore"):
         centred = published - _means(published)[:, None]
-        variance = np.maximum(np.nansum(centred**2, axis=1) / (others - 1), least**2)
+        variance = np.maximum(np.nansum(centred**2, axis=1) / (others - 1), np.square(least))
         return np.sqrt(variance * (1 / n + 1 / others))
 
 
@@ -51,7 +51,7 @@ def p_values(own: np.ndarray, published: np.ndarray, least: np.ndarray | float =
     """
     n, others = np.isfinite(own).sum(1), np.isfinite(published).sum(1)
     p = _p_of_deviations(own, published, least)
-    for i in np.flatnonzero((others > 1) & (n > 0) & (least == 0)):
+    for i in np.flatnonzero((others > 1) & (n > 0) & np.equal(least, 0)):
         if is_constant(published[i]):
             p[i] = _p_of_equal_blocks(own[i][np.isfinite(own[i])], published[i][np.isfinite(published[i])])
     return np.where((others > 1) & (n > 0), p, math.nan)
@@ -64,7 +64,7 @@ def is_constant(values: np.ndarray) -> bool:
         return len(known) > 0 and bool(np.ptp(known) <= ROUNDING * max(1.0, abs(known.min())))
 
 
-def _p_of_deviations(own: np.ndarray, published: np.ndarray, least: np.ndarray | float = 0.0) -> np.ndarray:
+def _p_of_deviations(own: np.ndarray, published: np.ndarray, least: np.ndarray | float) -> np.ndarray:
     """P-values by Student's distribution."""
     with np.errstate(all="ignore"):
         t = np.abs(_means(own) - _means(published)) / standard_errors(own, published, least)
@@ -72,18 +72,22 @@ def _p_of_deviations(own: np.ndarray, published: np.ndarray, least: np.ndarray |
 
 
 def _p_of_equal_blocks(own: np.ndarray, published: np.ndarray) -> float:
-    """Share of all divisions that leave equal blocks as the published ones, whose others differ from them as much."""
+    """Share of all choices of the published blocks that are equal, and as far from the mean of the others as these are.
+
+    It is at least one over the number of choices, since the true choice counts.
+    """
     values = np.sort(np.append(own, published))
     with np.errstate(over="ignore"):
-        observed = abs(values.sum() - len(values) * published[0])
-        ways = 0
+        # The others' mean is as far from a value v of the chosen blocks as the sum is from as many v, but for a factor.
+        total, number, ways = values.sum(), len(values), 0
+        rounding = number * ROUNDING * max(1.0, abs(published[0]))
+        least = abs(total - number * published[0]) * (1 - RELATIVE) - rounding
         while len(values):
             equal = values - values[0] <= ROUNDING * max(1.0, abs(values[0]))
-            difference = abs(own.sum() + published.sum() - (len(own) + len(published)) * values[0])
-            if difference >= observed * (1 - RELATIVE):
+            if abs(total - number * values[0]) >= least:
                 ways += math.comb(int(equal.sum()), len(published))
             values = values[~equal]
-    return ways / math.comb(len(own) + len(published), len(published))
+    return ways / math.comb(number, len(published))
 
 
 def corrected(p: np.ndarray) -> np.ndarray:
@@ -105,7 +109,7 @@ def share_of_divisions(own: np.ndarray, published: np.ndarray, least: np.ndarray
     Args:
         own: shape (numbers, n).
         published: shape (numbers, N); none of the blocks is among the others.
-        least: shape (numbers,), as in `p_values`.
+        least: as of `p_values`.
     """
     values, count = np.concatenate([own, published], axis=1), own.shape[1]
     found = [_difference(values, np.array(chosen), least) for chosen in _divisions(values.shape[1], count)]
@@ -123,7 +127,7 @@ def _divisions(blocks: int, chosen: int) -> Iterator[tuple[int, ...]]:
         yield tuple(rng.permutation(blocks)[:chosen])
 
 
-def _difference(values: np.ndarray, chosen: np.ndarray, least: np.ndarray | float = 0.0) -> tuple[int, float]:
+def _difference(values: np.ndarray, chosen: np.ndarray, least: np.ndarray | float) -> tuple[int, float]:
     """How many numbers differ between the chosen blocks and the others, and minus the logarithm of all p-values."""
     p = p_values(values[:, chosen], np.delete(values, chosen, axis=1), least)
     # Rounded, since equal divisions of equal blocks must be equal; p-values of many deviations are 0.
