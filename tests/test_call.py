@@ -34,7 +34,7 @@ subprocess.Popen([sys.executable, "-c", inner]); time.sleep(60)
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, hangup):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(call, "POLL_SECONDS", 0.01)
     return tmp_path

@@ -106,7 +106,7 @@ def test_an_owner_that_nobody_has_waited_for_yet_is_dead(hold, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_end_releases(hold, tmp_path, number):
+def test_a_signal_to_end_releases(hangup, hold, tmp_path, number):
     process = hold(tmp_path)
     process.send_signal(number)
     assert process.wait() == 128 + number

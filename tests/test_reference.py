@@ -803,6 +803,17 @@ def test_a_drift_that_is_more_than_rounding_differs():
     assert share == 1 / 4
 
 
+def test_a_drift_differs_although_another_number_has_a_rare_block():
+    """The division with that block alone has a number outside too; the drift is the stronger evidence."""
+    rng = np.random.default_rng(0)
+    rare = rng.normal(0, 1, 10)
+    rare[3] = 20
+    drift = compared_number([0.005], list(rng.normal(0, 1e-14, 10)), least=LEAST["drift"])
+    found, share = judged([drift, compared_number([0.1], list(rare))])
+    assert [each.outcome for each in found] == [DIFFERS, AGREES]
+    assert share == 1 / 11
+
+
 def test_the_least_deviation_is_that_of_a_column_s_quantity_and_not_of_its_ratio(place, monkeypatch):
     monkeypatch.setitem(LEAST, "tokens_decoded", 7.0)
     least = {}

@@ -11,13 +11,7 @@ import pytest
 
 from redraft.ops.locking.termination import exit_deferred, exit_on_signal, sigterm_on_hangup
 
-
-@pytest.fixture(autouse=True)
-def hangup():
-    """An exit leaves SIGHUP ignored."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
+pytestmark = pytest.mark.usefixtures("hangup")
 
 
 def terminate(number=signal.SIGTERM):
