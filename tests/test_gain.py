@@ -154,7 +154,10 @@ def test_the_first_screen_says_what_is_kept_of_the_gain():
     headline = Headline(table=1, cell="a", column="d", form="points", words="It differs by {}", short="it is")
     table = CellTable.model_construct(number=1, columns=[])
     point = _point(headline, cell, table, None)
-    assert "(paper: +2.4 points), and keeps −10\N{NARROW NO-BREAK SPACE}% [−20, −5] of the 7.0 points" in point.sentence
+    assert (
+        "(paper: +2.4 points); the method keeps −10\N{NARROW NO-BREAK SPACE}% [−20, −5] of the 7.0 points"
+        in point.sentence
+    )
     without = _point(headline, cell.drop(list(KEPT)).reindex(cell.index), table, None)
     assert "keeps" not in without.sentence
 

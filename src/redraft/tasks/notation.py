@@ -12,9 +12,12 @@ from functools import lru_cache
 from redraft.tasks.characters import plain
 
 _BLANK = r"(?:\\[,;:!> ]|~|\s)"
-ARGUMENT = r"\{((?:\\.|[^{}\\]|\{(?:\\.|[^{}\\]|\{(?:\\.|[^{}\\])*+\})*+\})*+)\}"
-"""A group in braces that nests at most two more, as TeX counts braces; without backtracking."""
-_PARENTHESES = r"\(([^()]*+(?:\([^()]*+\)[^()]*+)*+)\)"
+ARGUMENT = r"\{((?>(?:\\.|[^{}\\]|\{(?>(?:\\.|[^{}\\]|\{(?>(?:\\.|[^{}\\])*)\})*)\})*))\}"
+"""A group in braces that nests at most two more, as TeX counts braces; without backtracking.
+
+Its inner groups are atomic, as in all patterns here: with a possessive quantifier after a group, early releases of
+Python 3.11 (Debian 12 has 3.11.2) miss matches."""
+_PARENTHESES = r"\(([^()]*+(?>(?:\([^()]*+\)[^()]*+)*))\)"
 """Parentheses that nest at most once."""
 _INTEGER = re.compile(r"[-+]?\d+")
 _WORD = re.compile(r"[A-Za-z]{2}|:")
@@ -127,7 +130,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"(?<![A-Za-z\\])E(?=\s*_)", r"\\text{E}"),
         # Braces and blanks.
         (r"\\([lr])brace(?![A-Za-z])", lambda match: "\\{" if match[1] == "l" else "\\}"),
-        (r"\\langle([^,\\]*+,(?:(?!\\[lr]angle).)*+)\\rangle", r"(\1)"),
+        (r"\\langle([^,\\]*+,(?>(?:(?!\\[lr]angle).)*))\\rangle", r"(\1)"),
         (r"\\varnothing(?![A-Za-z])|∅", r"\\emptyset "),
         (r"~(?!=)", " "),
     )
