@@ -64,7 +64,7 @@ _CLEAN_UP = LatexExtractionConfig().normalization_config
 """math-verify's settings, applied in two parts: before units are removed, and after."""
 _BEFORE_UNITS = replace(_CLEAN_UP, boxed="none", units=False, nits=False, malformed_operators=False)
 _AFTER_UNITS = replace(_CLEAN_UP, boxed="none", units=False, basic_latex=False)
-_UNITS = re.compile(rf"(?:(?:\\cdot|\\,|[\s/])*+\\(?:text|mbox)\s*{ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z", re.S)
+_UNITS = re.compile(rf"(?:(?>(?:\\cdot|\\,|[\s/])*)\\(?:text|mbox)\s*{ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z", re.S)
 """Texts at the end, as a unit such as m/s is written, each with its power."""
 
 if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
