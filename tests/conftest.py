@@ -86,6 +86,8 @@ LONGEST = (
     "test_other_papers",
     "test_trainer",
     "test_workstation",
+    "test_verl_algorithms",
+    "test_use_in_verl_run",
     "test_verl_config",
     "test_environments",
     "test_faults",
@@ -102,7 +104,8 @@ LONGEST = (
     "test_selfspec_fit",
     "test_engines",
 )
-"""Test files that start first, in this order, so that no worker waits for them at the end."""
+"""Test files that start first, in this order, so that no worker waits for them at the end. All that train under verl are
+among them, for the sake of the first of LAST."""
 LAST = ("test_two_nodes", "test_vllm_speculation")
 """After all others. Two nodes under verl and another test's run under verl do not fit into 24 GiB. N-grams load numba,
 and the installed vLLM can make no other engine in a process that has it."""
