@@ -294,7 +294,7 @@ def test_a_claim_that_is_not_there_is_one_error(layout, name, message):
 
 def test_without_a_test_the_command_gives_the_reason(layout, capsys):
     content = json.loads(layout.claims("spec_rl").read_text())
-    content[0] |= {"parts": [], "deciding": None, "evidence": "missing: grpo-vanilla"}
+    content[0] |= {"parts": [], "deciding": None, "why": "", "evidence": "missing: grpo-vanilla"}
     write_with_hash(layout.claims("spec_rl"), content)
     seeds("quality-kept", "tiny", wide=False, as_json=False)
     assert "nothing is tested: missing: grpo-vanilla" in capsys.readouterr().out
@@ -309,9 +309,12 @@ def test_without_a_test_the_command_gives_the_reason(layout, capsys):
     ],
 )
 def test_without_loss_has_three_outcomes(verdict, end):
-    assert margin_text({"verdict": verdict, "margin": 1.0}) == f"A difference of 1 counts as none (margin): {end}"
-    assert margin_text({"verdict": verdict, "margin": None}) == ""
-    assert margin_text({"verdict": "not run", "margin": 1.0}) == ""
+    claim = {"verdict": verdict, "margin": 1.0, "test": {"expected": "above"}}
+    assert margin_text(claim) == f"A loss of up to 1 counts as none (margin): {end}"
+    both = claim | {"test": {"expected": "within"}}
+    assert margin_text(both) == f"A difference of up to 1 counts as none (margin): {end}"
+    assert margin_text(claim | {"margin": None}) == ""
+    assert margin_text(claim | {"verdict": "not run"}) == ""
 
 
 @pytest.mark.parametrize(

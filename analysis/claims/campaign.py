@@ -17,7 +17,7 @@ def next_look(claim: Judged) -> int | None:
     """
     if claim["verdict"] != INCONCLUSIVE or claim["why"] != "seeds":
         return None
-    found: int | None = claim["parts"][claim["deciding"]]["power"]["next_look"]
+    found: int | None = claim["parts"][claim["deciding"]]["power"].get("next_look")
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from redraft.analysis.claims.tests import Comparison, comparison_set
 from redraft.analysis.data.reported_tables import ReportedTable, match_of, read_reported
-from redraft.analysis.data.statistics import PAIRINGS
+from redraft.analysis.data.statistics import NO_BLOCKS, PAIRINGS, Blocks
 from redraft.analysis.data.words import number, words
 from redraft.config import Cell, Claim, Experiments, Printed, Reported
 from redraft.config.claims import cells_of
@@ -89,6 +89,11 @@ class ReportedValues:
 
     tables: ReportedTables
     as_speedup: bool = False
+
+    @property
+    def blocks(self) -> Blocks:
+        """None: a table is one seed."""
+        return NO_BLOCKS
 
     def values(self, quantity: str, cell: str) -> dict[int, float]:
         """The value by seed, or nothing."""

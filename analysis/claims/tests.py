@@ -10,7 +10,7 @@ from typing import Protocol
 from scipy import stats
 
 from redraft.analysis.data.quantities import bound_of
-from redraft.analysis.data.statistics import NEUTRAL, RATIOS, estimate, paired
+from redraft.analysis.data.statistics import NEUTRAL, NO_BLOCKS, RATIOS, Blocks, estimate, paired
 from redraft.analysis.data.words import difference_of, joined, number, stage_of, words
 from redraft.config import (
     Bound,
@@ -27,7 +27,7 @@ from redraft.config import (
     Trend,
     Unmeasured,
 )
-from redraft.config.claims import cells_of, margin_of
+from redraft.config.claims import margin_of
 
 FEWEST = 3
 """Cells or pairs of a claim about several that must have values; those without are named in the evidence."""
@@ -43,6 +43,11 @@ BySeed = Mapping[int, float]
 
 class ValueSource(Protocol):
     """A source of values."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """Blocks of its seeds."""
+        ...
 
     def values(self, quantity: str, cell: str) -> BySeed:
         """A quantity of a cell by seed, no NaN; empty if there is none."""
@@ -98,8 +103,10 @@ class ComparisonSet:
 
     @property
     def answerable(self) -> bool:
-        """True if enough of the cells have values."""
-        return bool(self.parts) and all(part.values for part in self.parts)
+        """True if enough of the cells have values; a ratio to 0 is none."""
+        return bool(self.parts) and all(
+            part.bound or any(not math.isnan(value) for value in part.values.values()) for part in self.parts
+        )
 
 
 def comparison_set(test: Test, source: ValueSource) -> ComparisonSet:
@@ -134,6 +141,10 @@ def comparison_set(test: Test, source: ValueSource) -> ComparisonSet:
 @dataclass(frozen=True)
 class _Unknown:
     """A source in which every value is NaN."""
+
+    @property
+    def blocks(self) -> Blocks:
+        return NO_BLOCKS
 
     def values(self, quantity: str, cell: str) -> BySeed:
         return {0: math.nan}
@@ -187,7 +198,7 @@ def _bound_of_pairs(
     """`bound_of` for the values of all cells and baselines of these pairs."""
     over = test.over or test.quantity
     sides = [side for own, other in pairs for side in (source.values(test.quantity, own), source.values(over, other))]
-    return bound_of([test.quantity, over], sides, margin)
+    return bound_of([test.quantity, over], sides, margin, source.blocks)
 
 
 def _is_tolerance(test: Compare | Pairs) -> bool:
@@ -243,7 +254,7 @@ def _by_pair(
 def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: ValueSource) -> ComparisonSet:
     found, absent = _by_pair(pairs, test.quantity, test.over, test.relative, source)
     if len(found) < min(FEWEST, len(pairs)):
-        return _unanswerable(test, absent)
+        return _unanswerable(absent)
     on = _on(len(found), len(pairs), "pairs")
     if isinstance(test, Pairs) and test.statistic == "mean":
         others = len(found) - 1
@@ -273,39 +284,44 @@ def _several(test: Several, source: ValueSource) -> ComparisonSet:
     answered = [each for each in sets if each.answerable]
     absent = list(dict.fromkeys(cell for each in sets if not each.answerable for cell in each.absent))
     if len(answered) < min(FEWEST, len(sets)):
-        return _unanswerable(test, absent)
+        return _unanswerable(absent)
     parts = [part for each in answered for part in each.parts]
     on = _on(len(answered), len(sets), "comparisons")
     return ComparisonSet(parts, test.at_least, len(sets), absent, f"{on}at least {test.at_least} must hold: ")
 
 
-def _difference(label: str, quantity: str, values: BySeed, others: BySeed, expected: str) -> Comparison:
-    """Whether values are above or below others."""
-    bound = bound_of([quantity], (values, others))
-    return Comparison(label, paired(values, others, "difference"), expected, 0.0, bound=bound)
+def _difference(
+    label: str, quantities: Sequence[str], sides: tuple[BySeed, BySeed], expected: str, source: ValueSource
+) -> Comparison:
+    """Whether the first side's values are above or below the second's."""
+    bound = bound_of(quantities, sides, blocks=source.blocks)
+    return Comparison(label, paired(*sides, "difference"), expected, 0.0, bound=bound)
 
 
 def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
     found, absent = _of_cells(test.quantity, test.cells, source)
     if len(found) < min(FEWEST, len(test.cells)):
-        return _unanswerable(test, absent)
+        return _unanswerable(absent)
     parts = [
-        _difference(f"{later} minus {earlier}", test.quantity, found[later], found[earlier], SIDE[test.expected])
+        _difference(
+            f"{later} minus {earlier}", [test.quantity], (found[later], found[earlier]), SIDE[test.expected], source
+        )
         # Neighbours among the cells that were run: one without runs is left out, and those around it are compared.
         for earlier, later in itertools.pairwise(found)
     ]
     path = " → ".join(f"{number(estimate(values).mean)} ({cell})" for cell, values in found.items())
-    on, missing = _on(len(found), len(test.cells), "cells"), [] if all(part.values for part in parts) else list(found)
-    return _all(parts, absent or missing, f"{on}{words(test.quantity).text}: {path}, required: {test.expected}; ")
+    on = _on(len(found), len(test.cells), "cells")
+    return _all(parts, absent, f"{on}{words(test.quantity).text}: {path}, required: {test.expected}; ")
 
 
 def _peak(test: Peak, source: ValueSource) -> ComparisonSet:
     found, absent = _of_cells(test.quantity, [test.cell, *test.others], source)
     own = found.pop(test.cell, None)
     if not own or len(found) + 1 < min(FEWEST, len(test.others) + 1):
-        return _unanswerable(test, absent)
+        return _unanswerable(absent)
     parts = [
-        _difference(f"{test.cell} minus {cell}", test.quantity, own, values, "above") for cell, values in found.items()
+        _difference(f"{test.cell} minus {cell}", [test.quantity], (own, values), "above", source)
+        for cell, values in found.items()
     ]
     on = _on(len(found) + 1, len(test.others) + 1, "cells")
     return _all(parts, absent, f"{on}{words(test.quantity).text}, required: highest for {test.cell}; ")
@@ -316,7 +332,7 @@ def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
     found, absent = _by_pair(pairs, test.quantity, test.over, test.relative, source)
     on, own = _on(len(found), len(pairs), "pairs"), found.pop(test.pair, None)
     if not own or len(found) + 1 < min(FEWEST, len(pairs)):
-        return _unanswerable(test, absent)
+        return _unanswerable(absent)
     parts = [
         Comparison(
             f"difference from that of {_pair(test, *pair)}",
@@ -337,9 +353,11 @@ def _limits(
 ) -> ComparisonSet:
     found, absent = _of_cells(test.quantity, cells, source)
     if len(found) < min(FEWEST, len(cells)):
-        return _unanswerable(test, absent)
+        return _unanswerable(absent)
     parts = [
-        Comparison(f"{words(test.quantity).text}, {cell}", values, side, limit)
+        Comparison(
+            f"{words(test.quantity).text}, {cell}", values, side, limit, bound=bound_of([], [values], 0, source.blocks)
+        )
         for cell, values in found.items()
         for side, limit in limits
     ]
@@ -352,7 +370,7 @@ def _correlation(test: Correlation, source: ValueSource) -> ComparisonSet:
     pairs = [pair for pair in test.pairs if pair in first and pair in second]
     missing = list(dict.fromkeys([*absent, *also_absent]))
     if len(pairs) < min(FEWEST_RANKED, len(test.pairs)):
-        return _unanswerable(test, missing)
+        return _unanswerable(missing)
     values = {}
     # One coefficient a seed and a test over seeds: the pairs of a seed share its problems and initial policy.
     for seed in sorted(set.intersection(*(set(each[pair]) for each in (first, second) for pair in pairs))):
@@ -367,10 +385,13 @@ def _correlation(test: Correlation, source: ValueSource) -> ComparisonSet:
         else f"the {words(quantity).name} minus the baseline's"
         for quantity, relation in relations
     )
+    sides = [
+        source.values(quantity, cell) for quantity in (test.quantity, test.other) for pair in pairs for cell in pair
+    ]
+    bound = bound_of([], sides, 0, source.blocks)
     label = f"rank correlation, over {len(pairs)} pairs such as {' against '.join(pairs[0])}, between {both}"
-    return _all(
-        [Comparison(label, values, test.expected, test.threshold)], missing, _on(len(pairs), len(test.pairs), "pairs")
-    )
+    part = Comparison(label, values, test.expected, test.threshold, bound=bound)
+    return _all([part], missing, _on(len(pairs), len(test.pairs), "pairs"))
 
 
 def _trend(test: Trend, source: ValueSource) -> ComparisonSet:
@@ -382,18 +403,11 @@ def _trend(test: Trend, source: ValueSource) -> ComparisonSet:
             continue
         for (earlier, later), direction in zip(itertools.pairwise(range(len(found))), test.expected, strict=True):
             label = f"{difference_of(test.quantities[earlier], test.quantities[later])}, {cell}"
-            parts.append(
-                Comparison(
-                    label,
-                    paired(found[later], found[earlier], "difference"),
-                    SIDE[direction],
-                    0.0,
-                    bound=bound_of(test.quantities, (found[later], found[earlier])),
-                )
-            )
+            sides = (found[later], found[earlier])
+            parts.append(_difference(label, test.quantities, sides, SIDE[direction], source))
     measured = len(test.cells) - len(absent)
     if measured < min(FEWEST, len(test.cells)):
-        return _unanswerable(test, absent)
+        return _unanswerable(absent)
     return _all(parts, absent, _on(measured, len(test.cells), "cells"))
 
 
@@ -413,12 +427,13 @@ def _fluctuation(test: Fluctuation, source: ValueSource) -> ComparisonSet:
     values = paired(falls[test.cell], falls[test.baseline], "difference")
     absent = [cell for cell, fall in falls.items() if not fall]
     # Over all policies: a curve that only begins at 0 may fall later.
-    bound = bound_of([test.quantity], [dict(enumerate(each)) for path in paths.values() for each in path.values()])
-    return _all([Comparison(label, values, "above", 0.0, bound=bound)], absent or ([] if values else list(falls)))
+    ends = [{seed: end(path[seed]) for seed in falls[cell]} for cell, path in paths.items() for end in (min, max)]
+    bound = bound_of([test.quantity], ends, blocks=source.blocks)
+    return _all([Comparison(label, values, "above", 0.0, bound=bound)], absent)
 
 
-def _unanswerable(test: Test, absent: Sequence[str]) -> ComparisonSet:
-    return ComparisonSet([], 0, 0, list(absent) or cells_of(test))
+def _unanswerable(absent: Sequence[str]) -> ComparisonSet:
+    return ComparisonSet([], 0, 0, list(absent))
 
 
 def _on(present: int, total: int, what: str) -> str:

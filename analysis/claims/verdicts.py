@@ -31,9 +31,13 @@ REASONS = {
     "cells": "too few cells",
     "ends": "at an end of the scale",
     "variance": "without variance",
+    "never": "a target was not reached",
+    "declared": "declared after these runs were judged",
     "scale": "not decidable at this scale",
 }
 """Why a claim with runs is inconclusive."""
+DECLARED_LATER = "declared", "this comparison is not among those whose p-values were corrected together"
+"""Reason for a claim that was declared, or changed, after the runs were judged."""
 SIDES = {REPRODUCED: "required side", CONTRADICTED: "other side", INCONCLUSIVE: "not significant"}
 """Outcome of one comparison of a claim, in words that do not read as the claim's verdict, which is corrected."""
 
@@ -46,6 +50,11 @@ class RunValues:
     """
 
     measured: Measured
+
+    @property
+    def blocks(self) -> Blocks:
+        """Blocks of the seeds."""
+        return self.measured.runs.blocks
 
     def values(self, quantity: str, cell: str) -> dict[int, float]:
         """A quantity of a cell by seed, no NaN."""
@@ -77,8 +86,14 @@ class Compared:
 
     @property
     def untested(self) -> str:
-        """Reason why the part is not tested: `floor`, `ceiling` or `constant`; empty if it is, or has one block."""
+        """Reason why the part is not tested: one of `bound_of` or `constant`; empty if it is, or has one block."""
         return self.part.bound or ("constant" if self.found.is_constant_pair else "")
+
+    @property
+    def has_few_units(self) -> bool:
+        """True if one more block would allow a test: there is one, or there are two with the same value."""
+        found = self.found
+        return not self.part.bound and (found.is_constant_pair or (len(found.units) == 1 and math.isfinite(found.mean)))
 
     @property
     def distance(self) -> float:
@@ -203,7 +218,7 @@ def _decide(
         without_value = [cell for cell in comparisons.absent if cell in manifests]
         missing = f"missing: {'; '.join(without_runs)}" if without_runs else ""
         unsampled = f"not measured in the runs of {'; '.join(without_value)}" if without_value else ""
-        reason = unmeasured or ", and ".join(filter(None, (missing, unsampled))) or "the cells share no seed"
+        reason = unmeasured or ", and ".join(filter(None, (missing, unsampled))) or "no seed has values of all cells"
         without: dict[str, Any] = {"p": None, "p_corrected": None, "parts": [], "deciding": None, "why": ""}
         return {"verdict": NOT_RUN, "evidence": reason} | without
     estimates = [estimate(part.values, blocks, part.is_ratio) for part in comparisons.parts]
@@ -221,14 +236,15 @@ def _decide(
     found_in = [families.of(*key, primary=posed.claim.primary) for key in keys]
     powers = [_power(each, family.level(*key)) for each, family, key in zip(parts, found_in, keys, strict=True)]
     shown = {"parts": [_plotted(each) | {"power": power} for each, power in zip(parts, powers, strict=True)]}
-    if posed.undecidable:
-        why, reason = posed.undecidable
-        found = {"verdict": INCONCLUSIVE, "evidence": f"{reason}; {evidence}", "p": _number(p), "p_corrected": None}
-        return found | shown | {"deciding": _position(p, [each.p for each in parts]), "why": why}
     adjusted = [
         math.nan if part.part.bound else family.corrected(*key)
         for part, family, key in zip(parts, found_in, keys, strict=True)
     ]
+    corrects = all(math.isnan(each.p) or not math.isnan(q) for each, q in zip(parts, adjusted, strict=True))
+    if undecidable := posed.undecidable or (None if corrects else DECLARED_LATER):
+        why, reason = undecidable
+        found = {"verdict": INCONCLUSIVE, "evidence": f"{reason}; {evidence}", "p": _number(p), "p_corrected": None}
+        return found | shown | {"deciding": _position(p, [each.p for each in parts]), "why": why}
     # By the same sides, so that the corrected p-value is of the comparison that the uncorrected verdict depends on.
     _, p_corrected = overall(comparisons, sides, adjusted)
     outcomes = [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)]
@@ -241,6 +257,10 @@ def _decide(
             evidence += f"; not significant after correction for {count} comparisons (p = {p_corrected:.2g})"
     if after == INCONCLUSIVE:
         deciding, why = _undecided(comparisons, parts, outcomes, powers)
+        if deciding is not None:
+            p, p_corrected = parts[deciding].p, adjusted[deciding]
+    elif deciding is not None and parts[deciding].part.threshold in parts[deciding].found.interval:
+        evidence += "; an earlier look decided this, the interval is the latest one's"
     found = {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)}
     return found | shown | {"deciding": deciding, "why": why}
 
@@ -253,21 +273,31 @@ def _position(p: float, p_values: Sequence[float]) -> int | None:
 def _undecided(
     comparisons: ComparisonSet, parts: Sequence[Compared], outcomes: Sequence[str], powers: Sequence[dict | None]
 ) -> tuple[int | None, str]:
-    """The open comparison that takes the most blocks until an inconclusive claim holds, and what the claim lacks.
+    """The open comparison that takes the most blocks until an inconclusive claim is decided, and what the claim lacks.
 
-    The second is one of `REASONS`. Comparisons that are decided do not become another verdict's by more blocks.
+    The second is one of `REASONS`. A claim is decided once enough comparisons are on the required side, or too many on
+    the other one: the way that takes fewer blocks counts, if each open comparison stays on its side. Comparisons that
+    are decided do not become another verdict's by more blocks.
     """
-    missing = comparisons.needed - outcomes.count(REPRODUCED)
+    ending = {i for i, power in enumerate(powers) if power and parts[i].found.looks and not power["next_look"]}
+    blocks = [(i in ending, (power or {}).get("needed") or math.inf) for i, power in enumerate(powers)]
     able = [i for i, outcome in enumerate(outcomes) if outcome == INCONCLUSIVE and powers[i]]
-    if len(able) >= missing:
-        # Of the open ones those that take the fewest blocks, as many as are missing.
-        ending = {i for i in able if parts[i].found.looks and not (powers[i] or {})["next_look"]}
-        by_blocks = sorted(able, key=lambda i: (i in ending, (powers[i] or {})["needed"] or math.inf))
-        deciding = by_blocks[missing - 1]
+    ways = []
+    for side, needed in ((REPRODUCED, comparisons.needed), (CONTRADICTED, comparisons.total - comparisons.needed + 1)):
+        missing = needed - outcomes.count(side)
+        on_side = sorted((i for i in able if parts[i].verdict(0.0) == side), key=lambda i: blocks[i])
+        ways += [on_side[missing - 1]] if len(on_side) >= missing else []
+    # With comparisons that cannot be tested, only if an open one changes its side.
+    missing = comparisons.needed - outcomes.count(REPRODUCED)
+    if not ways and len(able) >= missing:
+        ways = [sorted(able, key=lambda i: blocks[i])[missing - 1]]
+    if ways:
+        deciding = min(ways, key=lambda i: blocks[i])
         return deciding, "plan" if deciding in ending else "seeds"
     if comparisons.total > len(parts):
         return None, "cells"
-    return None, "ends" if any(each.part.bound for each in parts) else "variance"
+    reasons = {each.part.bound for each in parts}
+    return None, "never" if "never" in reasons else "ends" if any(reasons) else "variance"
 
 
 def _untested(parts: Sequence[Compared]) -> str:
@@ -275,12 +305,13 @@ def _untested(parts: Sequence[Compared]) -> str:
     reasons = {
         "floor": "both sides are 0 in every seed",
         "ceiling": "both sides are the largest possible in every seed",
+        "never": "a value is infinite, since a run did not reach the target",
         "constant": "both seeds or blocks have the same value, which leaves no variance to test",
     }
     tolerated = ", or no further from it than the claim tolerates"
     shown = [
         reasons[bound]
-        + tolerated * (tie and bound != "constant")
+        + tolerated * (tie and bound in ("floor", "ceiling"))
         + f" in {n} of {len(parts)} comparisons" * (len(parts) > 1)
         for (bound, tie), n in Counter((each.untested, each.part.tie) for each in parts if each.untested).items()
     ]
@@ -298,11 +329,14 @@ def _plotted(compared: Compared) -> dict[str, Any]:
 
 def _power(compared: Compared, level: float) -> dict[str, Any] | None:
     """What a comparison can show, with p-values that the correction lets count; None where it is not tested."""
-    found = compared.found
+    found, against = compared.found, compared.part.threshold
+    further = next((n for n in found.looks if n > len(found.units)), None)
+    if compared.has_few_units:
+        unknown = {"effect": None, "low": None, "high": None, "is_ratio": found.log, "units": len(found.units)}
+        return unknown | {"needed": len(found.units) + 1, "next_look": further}
     if compared.untested or not (smallest := detectable(found, level)):
         return None
-    values, against = asdict(smallest), compared.part.threshold
-    further = next((n for n in found.looks if n > len(found.units)), None)
+    values = asdict(smallest)
     # JSON has no infinity: two blocks may say nothing about the upper end.
     return {name: value if math.isfinite(value) else None for name, value in values.items()} | {
         "is_ratio": found.has_logs,
@@ -317,7 +351,7 @@ def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[floa
     """The verdict on a claim from those on its parts, and the p-value it hangs on.
 
     That is the largest of the parts that must hold; for a contradicted claim, the largest of the fewest parts that
-    contradict it; for one that is neither, the largest it would have needed.
+    contradict it; for one that is neither, the largest it would have needed of those that do not contradict it.
     """
     # If so many are on the other side, too few are left to hold.
     enough = comparisons.total - comparisons.needed + 1
@@ -326,8 +360,9 @@ def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[floa
         if len(ps) >= needed:
             return verdict, ps[needed - 1]
     # NaN compares with nothing, so that plain sorting would leave it anywhere.
-    ps = sorted(p_values, key=lambda p: (math.isnan(p), p))
-    return INCONCLUSIVE, ps[min(comparisons.needed, len(ps)) - 1]
+    others = (p for p, v in zip(p_values, verdicts, strict=True) if v != CONTRADICTED)
+    ps = sorted(others, key=lambda p: (math.isnan(p), p))
+    return INCONCLUSIVE, ps[min(comparisons.needed, len(ps)) - 1] if ps else math.nan
 
 
 def _sentence(parts: list[Compared], verdict: str, printed: str) -> str:

@@ -17,7 +17,7 @@ import pandas as pd
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.prompt_frames import in_bin, of_initial, of_prompts, quantities_of_bins
 from redraft.analysis.data.speculation import correlation, plain_positions, token_acceptance, token_acceptance_from
-from redraft.analysis.data.statistics import ROUNDING, noise_floor
+from redraft.analysis.data.statistics import NO_BLOCKS, ROUNDING, estimate, noise_floor
 from redraft.config.decoding import BLOCK_STARTS
 from redraft.config.quantities import (
     ACCURACY,
@@ -251,13 +251,28 @@ SHARES = (
 """Quantities of a step or a run that are shares of right answers, or of prompts by these."""
 
 
-def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], margin: float = 0.0) -> str:
-    """Why values of an accuracy or another sampled share cannot be tested against each other; empty if they can.
+def bound_of(
+    quantities: Sequence[str],
+    sides: Sequence[Mapping[int, float]],
+    margin: float = 0.0,
+    blocks: Mapping[int, int] = NO_BLOCKS,
+) -> str:
+    """Why values cannot be tested against each other; empty if they can.
+
+    Only seeds that all sides have count, in a sequential campaign those of the blocks up to the look that was reached:
+    the test uses no others.
 
     Returns:
-        `floor` or `ceiling` if every value of all sides is within the margin of that end, where a difference cannot
-        exceed the margin, whatever was learned: 0 % against 0 % is no agreement.
+        `never` if a value is infinite, which is a target that a run did not reach: a ratio of such times is only known
+        to be below or above a number. `floor` or `ceiling` if every value of an accuracy or another sampled share is
+        within the margin of that end, where a difference cannot exceed the margin, whatever was learned: 0 % against
+        0 % is no agreement.
     """
+    common = set.intersection(*map(set, sides)) if sides else set()
+    seeds = estimate(dict.fromkeys(common, 0.0), blocks).seeds
+    values = [value for side in sides for seed in seeds if not math.isnan(value := side[seed])]
+    if any(map(math.isinf, values)):
+        return "never"
     ends = set()
     for quantity in quantities:
         prefix, _, name = quantity.rpartition(":")
@@ -268,11 +283,12 @@ def bound_of(quantities: Sequence[str], sides: Sequence[Mapping[int, float]], ma
             ends.add(math.inf if prefix.startswith("sum") else 1.0)
         else:
             return ""
-    values = [value for side in sides for value in side.values()]
     # Quantities with different largest values, such as an accuracy and a reward, have no common end.
     if len(ends) != 1 or not values:
         return ""
     largest = ends.pop()
+    # The mean of 1, 7 and 1 of 300 right answers is 1.0000000000000002 %.
+    margin += ROUNDING * 100
     if max(values) <= margin:
         return "floor"
     return "ceiling" if min(values) >= largest - margin else ""

@@ -269,7 +269,10 @@ def mean_ratio(
         return math.nan, NONE, math.nan
     mean, divisor, count = float(own.mean()), float(other.mean()), len(own)
     share = mean / divisor if divisor else math.nan
-    if count < 2:
+    # Two equal blocks have no variance that a test could use (`Estimate.is_constant_pair`).
+    if count < 2 or any(
+        estimate(dict(enumerate(units.tolist()))).is_constant_pair for units in (other, own - share * other)
+    ):
         return share, NONE, divisor
     looks = blocks.looks if isinstance(blocks, Blocks) else ()
     limit = stats.t.ppf(1 - nominal_level(LEVEL, looks) / 2, count - 1) ** 2

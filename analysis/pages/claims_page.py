@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, model_validator
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.tests import requirement
-from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REASONS, REPRODUCED, quantities_of
 from redraft.analysis.data.sequential import MOST_BLOCKS
 from redraft.analysis.data.words import number, with_minus, words
 from redraft.analysis.pages.cell_labels import with_labels
@@ -43,7 +43,7 @@ class _Part(Typed):
 
 class _Claim(Typed):
     id: str
-    verdict: str
+    verdict: Literal["contradicted", "reproduced", "inconclusive", "not run"]
     evidence: str
     same_as: str
     test: dict[str, Any]
@@ -51,6 +51,17 @@ class _Claim(Typed):
     deciding: int | None = None
     why: str = ""
     manifests: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _check_deciding(self) -> Self:
+        """Refuse a reason that does not exist, and a deciding comparison that does not exist or has no power."""
+        if self.why and self.why not in REASONS:
+            raise ValueError(f"why is {self.why!r}, not one of {', '.join(REASONS)}")
+        if self.deciding is not None and not 0 <= self.deciding < len(self.parts):
+            raise ValueError(f"deciding is {self.deciding}, and there are {len(self.parts)} comparisons")
+        if self.why in ("seeds", "plan") and (self.deciding is None or not self.parts[self.deciding].power):
+            raise ValueError(f"why is {self.why!r}, but no comparison with a power decides")
+        return self
 
 
 CLAIMS: TypeAdapter[Any] = TypeAdapter(list[_Claim])
@@ -122,6 +133,8 @@ def power_text(claim: Mapping[str, Any], blocks: int) -> str:
     if not (power := _power(claim)):
         return ""
     unit, is_ratio, needed = "block" if blocks > 1 else "seed", power["is_ratio"], power["needed"]
+    if power["effect"] is None and needed == power["units"] + 1:
+        return f"{power['units']} {unit}{'s' * (power['units'] > 1)} allow no test here, one more does."
     ends = " to ".join(size_text(power[end], is_ratio) for end in ("low", "high"))
     seen = seen_text(claim) if is_ratio else f"a difference of {seen_text(claim)}"
     which = "comparison that decides" if len(claim["parts"]) > 1 else "test"
@@ -154,7 +167,8 @@ def margin_text(claim: Mapping[str, Any]) -> str:
     }
     if margin is None or claim["verdict"] not in outcomes:
         return ""
-    return f"A difference of {number(margin)} counts as none (margin): {outcomes[claim['verdict']]}."
+    what = "difference" if claim["test"]["expected"] == "within" else "loss"
+    return f"A {what} of up to {number(margin)} counts as none (margin): {outcomes[claim['verdict']]}."
 
 
 def counts(claims: Sequence[Mapping[str, Any]], key: str = "verdict") -> dict[str, int]:

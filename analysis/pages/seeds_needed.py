@@ -118,7 +118,8 @@ def advice(
             f"{row.needed} {unit}s decide an effect as measured in four of five campaigns; this is one of the others"
         ]
     more = row.needed - row.units
-    found = [f"an effect as measured needs {more} more {unit}{'s' * (more > 1)}"]
+    what = "a test" if row.could_see == size_text(None, False) else "an effect as measured"
+    found = [f"{what} needs {more} more {unit}{'s' * (more > 1)}"]
     if preset.blocks > 1 and row.needed > preset.blocks:
         fix = f"one with `blocks: {row.needed}` and as many seeds has enough"
         return [*found, f"the preset has {preset.blocks} blocks; {fix}"]

@@ -37,10 +37,10 @@ def verdict(
 
     Returns:
         `missing` without runs, `baseline` for a cell compared with itself, `not comparable` without a reported value.
-        For relative quantities `inconclusive` if the interval holds the neutral value or there is none, or if the
-        corrected p-value is not significant; else `agrees` if the interval holds the reported value, else
-        `same direction` or `opposite direction` by the side of the neutral value, `differs` if the paper reports no
-        effect. For absolute ones `agrees`, `differs` or `inconclusive`.
+        For relative quantities `inconclusive` if the corrected p-value is not significant, without one if the interval
+        holds the neutral value, or if there is no interval; else `agrees` if the interval holds the reported value,
+        else `same direction` or `opposite direction` by the side of the neutral value, `differs` if the paper reports
+        no effect. For absolute ones `agrees`, `differs` or `inconclusive`.
     """
     if math.isnan(found.mean):
         return MISSING
@@ -52,8 +52,10 @@ def verdict(
     if math.isinf(found.mean):
         return _never(found, reported)
     neutral = NEUTRAL[relative] if relative else math.nan
-    # NaN is in no interval and above no level, so that absolute values are judged by their interval alone.
-    if math.isnan(found.interval.low) or neutral in found.interval or p_corrected > LEVEL:
+    # Not the interval where there is a p-value: in a sequential campaign an earlier look may have decided. NaN is in no
+    # interval, so that absolute values are judged by the reported one alone.
+    open_effect = neutral in found.interval if math.isnan(p_corrected) else p_corrected > LEVEL
+    if math.isnan(found.interval.low) or open_effect:
         return INCONCLUSIVE
     if reported in found.interval:
         return AGREES

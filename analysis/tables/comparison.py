@@ -204,7 +204,7 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
         values = measured.values(column.quantity, cell, line.at, line.clock)
         if column.relative:
             before = measured.values(column.quantity, baseline, line.at, line.clock)
-            bound = bound_of([column.quantity], (values, before))
+            bound = bound_of([column.quantity], (values, before), 0, measured.runs.blocks)
             values = paired(values, before, column.relative)
     # After the relation: a scale is 1 for ratios, so it converts absolute values and differences only.
     values = {seed: value * column.scale for seed, value in values.items()}

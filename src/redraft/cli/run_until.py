@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from redraft.config import Preset as PresetModel
     from redraft.layout import Layout
 
-LOOKS = "5,8,12,18,27"
+LOOKS = (5, 8, 12, 18, 27)
 """Looks of a campaign that declares none."""
+LOOKS_TEXT = ",".join(map(str, LOOKS))
 TARGETS = ("", "reproduction", "extras")
 
 
@@ -121,11 +122,13 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
 
     file = layout.looks(paper)
     known, judged = read_looks(file), _judged(layout, paper)
+    # Of the default looks those that the preset's blocks allow.
+    fitting = [look for look in LOOKS if preset.blocks == 1 or look <= preset.blocks]
     try:
-        asked = check_looks([int(number) for number in (looks or LOOKS).split(",")], "", "--looks")
+        asked = check_looks([int(number) for number in looks.split(",")] if looks else fitting, "", "--looks")
     except ValueError:
         raise UserError(
-            "this is no list of whole numbers", key="--looks", value=looks, allowed=f"such as {LOOKS}"
+            "this is no list of whole numbers", key="--looks", value=looks, allowed=f"such as {LOOKS_TEXT}"
         ) from None
     if known and (not looks or asked == known or planned(asked, known[0]) == known):
         return known
@@ -142,12 +145,17 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
         raise UserError(
             "the last look needs more blocks than the preset has",
             key="--looks",
-            value=looks or LOOKS,
+            value=looks or LOOKS_TEXT,
             allowed=f"at most {preset.blocks}",
         )
     # Verdicts that exist were a look, which is the campaign's first one.
     seen = max(
-        (part["power"]["units"] for claim in judged for part in claim["parts"] if part.get("power")),
+        (
+            power["units"]
+            for claim in judged
+            for part in claim["parts"]
+            if (power := part.get("power")) and power["effect"] is not None
+        ),
         default=0,
     )
     found = planned(asked, seen)
@@ -155,7 +163,7 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
         raise UserError(
             "the claims were already tested after as many blocks",
             key="--looks",
-            value=looks or LOOKS,
+            value=looks or LOOKS_TEXT,
             allowed=f"above {seen}",
         )
     write_looks(file, found)
@@ -195,7 +203,7 @@ def _rows(claims: "Sequence[Judged]") -> list[dict[str, Any]]:
                 "verdict": claim["verdict"],
                 "why": REASONS.get(claim["why"], ""),
                 "blocks": min(units, default=None),
-                "p": claim["p_corrected"],
+                "p": claim.get("p_corrected"),
                 "next_look": next_look(claim),
             }
         )
