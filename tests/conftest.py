@@ -104,8 +104,8 @@ LONGEST = (
     "test_selfspec_fit",
     "test_engines",
 )
-"""Test files that start first, in this order, so that no worker waits for them at the end. All that train under verl are
-among them, for the sake of the first of LAST."""
+"""Test files that start first, in this order, so that no worker waits for them at the end. All that train under verl
+are among them, for the sake of the first of LAST."""
 LAST = ("test_two_nodes", "test_vllm_speculation")
 """After all others. Two nodes under verl and another test's run under verl do not fit into 24 GiB. N-grams load numba,
 and the installed vLLM can make no other engine in a process that has it."""

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import RECORD
 from redraft.analysis.pages.finished_report import record_report
-from redraft.analysis.reference import packing, page, site
+from redraft.analysis.reference import packing, page, reopening, site
 from redraft.analysis.reference.checking import compare
 from redraft.analysis.reference.numbers import (
     AGREES,
@@ -956,3 +956,26 @@ def test_papers_are_shown_in_the_order_of_the_preset_and_then_of_their_names():
     records = dict.fromkeys(("ar3po", "exact_reuse", "spec_rl", "speed_rl"))
     found = page._papers(Published(Layout("tiny"), records), Experiments(ROOT))
     assert found == ["spec_rl", "speed_rl", "ar3po", "exact_reuse"]
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ([{"p": 0.10000000000000002, "low": None, "label": "a"}], True),
+        ([{"p": 0.100001, "low": None, "label": "a"}], False),
+        ([{"p": 0.1, "low": 0.0, "label": "a"}], False),
+        ([{"p": 0.1, "low": None, "label": "b"}], False),
+        ([{"p": 0.1, "label": "a"}], False),
+        ([], False),
+    ],
+)
+def test_numbers_that_another_processor_rounds_differently_are_equal(other, same):
+    assert reopening._same(other, [{"p": 0.1, "low": None, "label": "a"}]) == same
+
+
+def test_rows_are_compared_number_by_number():
+    rows = reopening._content("tables/table01.csv", b"row,low\nGRPO,0.9969205076595693\n")
+    assert reopening._same(rows, reopening._content("table01.csv", b"row,low\nGRPO,0.9969205076595692\n"))
+    assert not reopening._same(rows, reopening._content("table01.csv", b"row,low\nGRPO,0.9969305076595692\n"))
+    assert not reopening._same(rows, reopening._content("table01.csv", b"row,low\nGRPO,\n"))
+    assert not reopening._same(rows, reopening._content("table01.csv", b"row,low\n"))

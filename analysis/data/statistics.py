@@ -114,10 +114,10 @@ class Estimate:
     def testable(self) -> bool:
         """True if there are two different blocks or more, none is infinite, and ratios are positive or equal."""
         # A ratio of 0 or below has no logarithm, and Student's interval of plain ratios may reach below 0.
-        has_scale = not self.log or self.has_logs or np.ptp(self.values) == 0
+        has_scale = not self.log or self.has_logs or min(self.values, default=0) == max(self.values, default=0)
         # Infinite is a target that a seed never reached: it has no variance.
         finite = len(self.units) > 1 and bool(np.isfinite(self.units).all())
-        return finite and bool(has_scale) and not self.is_constant_pair
+        return finite and has_scale and not self.is_constant_pair
 
     @property
     def is_constant_pair(self) -> bool:
@@ -131,7 +131,7 @@ class Estimate:
     @property
     def has_logs(self) -> bool:
         """True if the values are different ratios above 0, whose units are means of logarithms."""
-        return self.log and min(self.values) > 0 and bool(np.ptp(self.values) > 0)
+        return self.log and max(self.values) > min(self.values) > 0
 
     @property
     def iqm(self) -> float:
@@ -192,7 +192,7 @@ def estimate(values: Mapping[int, float], blocks: Mapping[int, int] = NO_BLOCKS,
         seeds = tuple(seed for seed in seeds if blocks.get(seed, seed) in inside)
     of_seeds, of_blocks = tuple(values[seed] for seed in seeds), tuple(map(tuple, inside.values()))
     # Equal ratios need no logarithms, and keep their exact value: exp(log 3) is 3.0000000000000004.
-    has_logs = log and min(of_seeds) > 0 and np.ptp(of_seeds) > 0
+    has_logs = log and max(of_seeds) > min(of_seeds) > 0
     scaled = [np.log(part) if has_logs else np.array(part) for part in of_blocks]
     units = np.array([sum(part) / len(part) for part in scaled])
     mean = float(units.mean())

@@ -1,8 +1,13 @@
 """Report of published results: they are unpacked into a folder of results, and tables and claims are made again."""
 
+import csv
+import io
+import json
+import math
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.measured import RECORD
@@ -59,6 +64,8 @@ def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple
 
 AGAIN = ("tables/", "claims/")
 """Starts of the names of files that are made again."""
+TOLERANCE = 1e-9
+"""Largest relative difference of equal numbers."""
 
 
 def _empty(folder: Path) -> None:
@@ -106,7 +113,10 @@ def _unpack(published: Published, paper: str, layout: Layout) -> None:
 
 
 def _differing(published: Published, paper: str, layout: Layout) -> list[str]:
-    """Published tables and claims that are not equal to those made again, and those that only one side has."""
+    """Published tables and claims that are not equal to those made again, and those that only one side has.
+
+    Numbers are equal up to a relative 1e-9: processors round the last digits of logarithms differently.
+    """
     made = {
         file.relative_to(layout.folder).as_posix(): file
         for folder in (layout.tables(paper), layout.claims(paper).parent)
@@ -117,6 +127,30 @@ def _differing(published: Published, paper: str, layout: Layout) -> list[str]:
     found = set(made) ^ known
     for name in known & set(made):
         again = without_manifests(made[name]) if name.endswith(".csv") else made[name].read_bytes()
-        if again != (published.layout.folder / name).read_bytes():
+        before = (published.layout.folder / name).read_bytes()
+        # The hash of a file follows from it.
+        if not name.endswith(".sha256") and not _same(_content(name, again), _content(name, before)):
             found.add(name)
     return sorted(found)
+
+
+def _content(name: str, data: bytes) -> Any:
+    """What a file says: the rows of a CSV file, the content of a JSON file, else its text."""
+    text = data.decode("utf-8")
+    if name.endswith(".csv"):
+        return list(csv.reader(io.StringIO(text)))
+    return json.loads(text) if name.endswith(".json") else text
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two contents are equal, numbers up to `TOLERANCE`."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if one == other:
+        return True
+    try:
+        return not isinstance(one, bool) and math.isclose(float(one), float(other), rel_tol=TOLERANCE)
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,184 @@
+"""Claims that cannot be decided yet: which runs count, the reason, and what would decide them."""
+
+import math
+
+import pytest
+
+from benchmarks.statistics import Simulated
+from redraft.analysis.claims.campaign import next_look
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, judge
+from redraft.analysis.data.statistics import Families, Interval, estimate, mean_ratio
+from redraft.analysis.pages.claims_page import CLAIMS, power_text
+from redraft.analysis.pages.seeds_needed import seeds_needed
+from redraft.analysis.tables.cell_verdicts import verdict
+from redraft.config import Bound, Claim, Compare, Correlation, Pairs
+
+ACCURACY, HOURS, LATER = "accuracy:all", "steps_to:45:accuracy:all", "steps_to:50:accuracy:all"
+INF = math.inf
+LOOKS = (5, 8, 12, 18, 27)
+
+
+def compare(quantity=ACCURACY, cell="a", baseline="b", **fields):
+    return Compare(quantity=quantity, cell=cell, baseline=baseline, **fields)
+
+
+def judged(test, values, looks=(), families=None):
+    """A judged claim; values are lists, or mappings from seeds."""
+    by_seed = {cell: each if isinstance(each, dict) else dict(enumerate(each)) for cell, each in values.items()}
+    claim = Claim(id="c", quotation="q", section="1", test=test)
+    return judge([claim], Simulated(by_seed, 30, looks), paper_scale=True, families=families)[0]
+
+
+NO_LOSS = compare(expected="above", threshold=-1.0)
+SAME = compare(expected="within", threshold=1.0)
+
+
+@pytest.mark.parametrize(
+    ("test", "values", "looks"),
+    [
+        (NO_LOSS, {"a": [0] * 3, "b": [0] * 3}, ()),
+        # A seed of the baseline alone is compared with nothing.
+        (NO_LOSS, {"a": [0] * 3, "b": [0, 0, 0, 2]}, ()),
+        (SAME, {"a": [100, 100, 100, 98], "b": [100] * 3}, ()),
+        # Nor does a block after the last look count.
+        (NO_LOSS, {"a": [0] * 6, "b": [0, 0, 0, 0, 0, 2]}, (5, 8)),
+        # 1, 7 and 1 of 300 have the mean 1.0000000000000002 %.
+        (NO_LOSS, {"a": [0, 0, 100 * (1 / 300 + 7 / 300 + 1 / 300) / 3], "b": [0] * 3}, ()),
+    ],
+)
+def test_only_what_is_compared_says_whether_it_is_at_an_end_of_the_scale(test, values, looks):
+    found = judged(test, values, looks)
+    assert (found["verdict"], found["why"], found["p"]) == (INCONCLUSIVE, "ends", None)
+
+
+def test_a_block_up_to_the_look_is_no_end_of_the_scale():
+    found = judged(NO_LOSS, {"a": [0, 0, 0, 0, 0], "b": [0, 0, 0, 0, 2]}, (5, 8))
+    assert found["why"] != "ends"
+
+
+FASTER = {"relative": "ratio", "expected": "below", "threshold": 0.5}
+SLOWER = {"relative": "ratio", "expected": "above", "threshold": 2}
+
+
+@pytest.mark.parametrize(
+    ("test", "values"),
+    [
+        (compare(HOURS, **FASTER), {"a": [20, 21, 19], "b": [INF] * 3}),
+        (
+            compare(HOURS, "b", "a", relative="ratio", expected="above", threshold=2),
+            {"a": [20, 21, 19], "b": [INF] * 3},
+        ),
+        (compare(HOURS, **FASTER), {"a": [2, 2.1, 1.9, INF, INF], "b": [5, 5.2, 5.1, INF, INF]}),
+        (compare(HOURS, expected="below", threshold=0), {"a": [INF] * 3, "b": [INF] * 3}),
+        (Bound(quantity=HOURS, cell="a", expected="below", threshold=30), {"a": [20, 21, 19, INF]}),
+    ],
+)
+def test_a_target_that_a_run_did_not_reach_decides_nothing(test, values):
+    found = judged(test, values)
+    assert (found["verdict"], found["why"], found["p"]) == (INCONCLUSIVE, "never", None)
+    assert "did not reach the target" in found["evidence"]
+
+
+def test_times_to_a_target_are_not_ranked_if_one_is_infinite():
+    pairs = [(f"c{i}", "b") for i in range(5)]
+    values = {f"c{i}": [i + 1, i + 1.1, i + 1.2] for i in range(5)} | {"b": [1, 1, 1]}
+    test = Correlation(quantity=HOURS, other=LATER, pairs=pairs, relative="ratio", expected="above", threshold=0.5)
+    assert judged(test, values)["verdict"] == REPRODUCED
+    assert judged(test, values | {"c4": [5, 5.1, INF]})["why"] == "never"
+
+
+THREE = {"quantity": ACCURACY, "pairs": [("a", "b"), ("c", "b"), ("d", "b")], "expected": "above", "threshold": 0.0}
+WRONG = {"a": [49, 48.2, 49.9, 48.1, 49.8], "c": [55, 46, 52, 44, 54], "d": [47, 54, 52, 53, 45], "b": [50] * 5}
+"""One difference that is soon below 0, and two that may be on either side."""
+
+
+def test_a_claim_goes_on_if_a_contradiction_is_likely():
+    found = judged(Pairs(**THREE), WRONG, LOOKS)
+    assert (found["verdict"], found["why"], found["deciding"], next_look(found)) == (INCONCLUSIVE, "seeds", 0, 8)
+
+
+def test_the_blocks_needed_are_those_of_the_nearer_verdict():
+    all_hold = judged(Pairs(**THREE), WRONG)
+    assert all_hold["deciding"] == 0, "one on the other side contradicts it"
+    one_holds = judged(Pairs(**THREE, at_least=1), WRONG)
+    assert one_holds["deciding"] != 0, "which would not be decided by the comparison that speaks against it"
+
+
+@pytest.mark.parametrize(
+    ("values", "looks", "units", "further"),
+    [
+        ({"a": [50], "b": [40]}, (), 1, None),
+        ({"a": [50, 51], "b": [40, 41]}, (2, 5, 8), 2, 5),
+        ({"a": [50], "b": [40]}, (2, 5, 8), 1, 2),
+    ],
+)
+def test_one_seed_and_two_equal_ones_need_one_more(values, looks, units, further):
+    found = judged(compare(expected="above", threshold=0.0), values, looks)
+    assert (found["verdict"], found["why"], next_look(found)) == (INCONCLUSIVE, "seeds", further)
+    assert seeds_needed(found)[0].needed == units + 1
+    assert "one more does" in power_text(found, 30)
+
+
+def test_a_comparison_that_was_declared_later_says_so():
+    values = {"a": [50, 51, 52.5], "b": [40, 40.5, 42]}
+    test = compare(expected="above", threshold=0.0)
+    assert judged(test, values)["verdict"] == REPRODUCED
+    found = judged(test, values, families=Families())
+    assert (found["verdict"], found["why"], found["p_corrected"]) == (INCONCLUSIVE, "declared", None)
+
+
+def test_a_cell_of_a_table_and_a_claim_have_one_verdict_after_a_look():
+    differences = [3, 3.1, 2.9, 3.2, 3, 9, -8, 1]
+    found = judged(compare(expected="above", threshold=0.0), {"a": differences, "b": [0.0] * 8}, LOOKS)
+    assert found["verdict"] == REPRODUCED
+    assert "an earlier look decided this" in found["evidence"]
+    measured = Simulated({"a": dict(enumerate(differences))}, 30, LOOKS)
+    of_cell = estimate(dict(enumerate(differences)), measured.runs.blocks)
+    assert 0 in of_cell.interval
+    assert verdict(of_cell, 2.0, "difference", p_corrected=found["p_corrected"]) == "agrees"
+    assert verdict(of_cell, 2.0, "difference", p_corrected=0.06) == "inconclusive"
+    assert verdict(of_cell, 2.0, "difference") == "inconclusive"
+
+
+def test_an_inconclusive_claim_has_the_p_value_of_the_comparison_that_decides_it():
+    pairs = [("a", "b"), ("c", "b")]
+    values = {"a": [-9, -9.1, -8.9, -9.2], "c": [1, -0.8, 2, -0.2], "b": [0] * 4}
+    test = Pairs(quantity=ACCURACY, pairs=pairs, expected="above", threshold=0.0, at_least=1)
+    found = judged(test, values)
+    assert (found["verdict"], found["deciding"]) == (INCONCLUSIVE, 1)
+    assert found["p"] == pytest.approx(estimate(dict(enumerate(values["c"]))).p_value(0))
+    assert found["p_corrected"] >= found["p"] > 0.1
+
+
+@pytest.mark.parametrize(("own", "other"), [((10, 10), (20, 20)), ((10, 14), (20, 20)), ((10, 12), (20, 24))])
+def test_two_equal_blocks_give_no_interval_of_a_share(own, other):
+    share, interval, _ = mean_ratio(dict(enumerate(own)), dict(enumerate(other)))
+    assert share == pytest.approx(sum(own) / sum(other))
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)
+    assert isinstance(mean_ratio({0: 10, 1: 14, 2: 12}, {0: 20, 1: 20, 2: 20})[1], Interval)
+
+
+@pytest.mark.parametrize(
+    "values", [{"a": [50, 51], "b": {2: 40, 3: 41}}, {"a": [50, 51, 52], "b": [0, 0, 0]}], ids=["seeds", "zeros"]
+)
+def test_what_cannot_be_compared_is_not_called_unmeasured(values):
+    test = compare("tokens_decoded", relative="ratio", expected="above", threshold=1.0)
+    found = judged(test, values)
+    assert (found["verdict"], found["evidence"]) == (NOT_RUN, "no seed has values of all cells")
+
+
+def test_a_contradicted_claim_is_still_contradicted():
+    found = judged(Pairs(**THREE), WRONG | {"a": [41, 40.9, 41.1, 40.8, 41]})
+    assert (found["verdict"], found["deciding"]) == (CONTRADICTED, 0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("deciding", 7), ("deciding", None), ("verdict", "sure"), ("why", "because")]
+)
+def test_a_damaged_file_of_claims_is_refused(field, value):
+    found = judged(compare(expected="above", threshold=0.0), {"a": [1, -1, 3], "b": [0, 0, 0]})
+    assert found["why"] == "seeds"
+    CLAIMS.validate_python([found])
+    with pytest.raises(ValueError, match=field if value != "sure" else "verdict"):
+        CLAIMS.validate_python([found | {field: value}])
