@@ -82,7 +82,8 @@ def test_a_second_ctrl_c_kills_and_unlocks_without_a_traceback(campaign, where, 
     left = f"; jobs may be left in Slurm's queue: {RECOVER}"
     assert errors == f"\nstopped without waiting{left if where == 'slurm' else ''}\n"
     state = subprocess.run(["ps", "-o", "stat=", str(job)], capture_output=True, text=True, check=False).stdout
-    assert state.strip() in ("", "Z"), "it ignores SIGTERM"
+    # `ZN` if the tests run under nice.
+    assert state.strip()[:1] in ("", "Z"), "it ignores SIGTERM"
 
 
 def test_what_slurm_prints_in_another_encoding_is_read(tmp_path):
