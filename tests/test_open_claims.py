@@ -148,9 +148,15 @@ def test_an_inconclusive_claim_has_the_p_value_of_the_comparison_that_decides_it
     assert (found["verdict"], found["deciding"]) == (INCONCLUSIVE, 1)
     assert found["p"] == pytest.approx(estimate(dict(enumerate(values["c"]))).p_value(0))
     assert found["p_corrected"] >= found["p"] > 0.1
+    # Nor that of one that is open, but on the other side.
+    found = judged(test, values | {"a": [-2, -1, -3, 0.5]})
+    assert (found["verdict"], found["deciding"]) == (INCONCLUSIVE, 1)
+    assert found["p"] == pytest.approx(estimate(dict(enumerate(values["c"]))).p_value(0))
 
 
-@pytest.mark.parametrize(("own", "other"), [((10, 10), (20, 20)), ((10, 14), (20, 20)), ((10, 12), (20, 24))])
+@pytest.mark.parametrize(
+    ("own", "other"), [((10, 10), (20, 20)), ((10, 14), (20, 20)), ((10, 12), (20, 24)), ((1000, 1000.5), (2000, 2001))]
+)
 def test_two_equal_blocks_give_no_interval_of_a_share(own, other):
     share, interval, _ = mean_ratio(dict(enumerate(own)), dict(enumerate(other)))
     assert share == pytest.approx(sum(own) / sum(other))

@@ -276,8 +276,8 @@ def _undecided(
     """The open comparison that takes the most blocks until an inconclusive claim is decided, and what the claim lacks.
 
     The second is one of `REASONS`. A claim is decided once enough comparisons are on the required side, or too many on
-    the other one: the way that takes fewer blocks counts, if each open comparison stays on its side. Comparisons that
-    are decided do not become another verdict's by more blocks.
+    the other one, if each open comparison stays on its side. Comparisons that are decided do not become another
+    verdict's by more blocks.
     """
     ending = {i for i, power in enumerate(powers) if power and parts[i].found.looks and not power["next_look"]}
     blocks = [(i in ending, (power or {}).get("needed") or math.inf) for i, power in enumerate(powers)]
@@ -291,8 +291,8 @@ def _undecided(
     missing = comparisons.needed - outcomes.count(REPRODUCED)
     if not ways and len(able) >= missing:
         ways = [sorted(able, key=lambda i: blocks[i])[missing - 1]]
-    if ways:
-        deciding = min(ways, key=lambda i: blocks[i])
+    if ways:  # at most one: enough comparisons on one side leave too few for the other
+        deciding = ways[0]
         return deciding, "plan" if deciding in ending else "seeds"
     if comparisons.total > len(parts):
         return None, "cells"
