@@ -11,7 +11,11 @@ from redraft.analysis.data.statistics import Families, Interval, estimate, mean_
 from redraft.analysis.pages.claims_page import CLAIMS, power_text
 from redraft.analysis.pages.seeds_needed import seeds_needed
 from redraft.analysis.tables.cell_verdicts import verdict
-from redraft.config import Bound, Claim, Compare, Correlation, Pairs
+from redraft.cli import run_until
+from redraft.config import Bound, Claim, Compare, Correlation, Experiments, Pairs
+from redraft.layout import Layout
+from redraft.result_files import write_with_hash
+from tests.checkout import ROOT
 
 ACCURACY, HOURS, LATER = "accuracy:all", "steps_to:45:accuracy:all", "steps_to:50:accuracy:all"
 INF = math.inf
@@ -117,6 +121,18 @@ def test_one_seed_and_two_equal_ones_need_one_more(values, looks, units, further
     assert (found["verdict"], found["why"], next_look(found)) == (INCONCLUSIVE, "seeds", further)
     assert seeds_needed(found)[0].needed == units + 1
     assert "one more does" in power_text(found, 30)
+
+
+@pytest.mark.parametrize(("units", "looks"), [(0, (5, 8)), (1, (5, 8)), (2, (5, 8)), (3, (3, 5, 8))])
+def test_the_default_looks_fit_the_preset_and_what_allowed_no_test_was_no_look(tmp_path, monkeypatch, units, looks):
+    smoke = Experiments(ROOT).preset("smoke")
+    assert smoke.blocks == 10
+    monkeypatch.chdir(tmp_path)
+    layout = Layout("smoke")
+    if units:
+        values = {"a": [50, 51, 52.5][:units], "b": [40, 41, 42][:units]}
+        write_with_hash(layout.claims("spec_rl"), [judged(compare(expected="above", threshold=0.0), values)])
+    assert run_until._plan(layout, "spec_rl", "", smoke) == looks
 
 
 def test_a_comparison_that_was_declared_later_says_so():

@@ -259,7 +259,7 @@ def _decide(
         deciding, why = _undecided(comparisons, parts, outcomes, powers)
         if deciding is not None:
             p, p_corrected = parts[deciding].p, adjusted[deciding]
-    elif deciding is not None and parts[deciding].part.threshold in parts[deciding].found.interval:
+    elif deciding is not None and blocks.looks and parts[deciding].part.threshold in parts[deciding].found.interval:
         evidence += "; an earlier look decided this, the interval is the latest one's"
     found = {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)}
     return found | shown | {"deciding": deciding, "why": why}

@@ -107,6 +107,11 @@ def _power(claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None if claim.get("deciding") is None else claim["parts"][claim["deciding"]].get("power")
 
 
+def is_untested(power: Mapping[str, Any]) -> bool:
+    """True if the comparison lacks the one seed or block that allows a test."""
+    return power["effect"] is None and power["needed"] == power["units"] + 1
+
+
 def about_text(claim: Mapping[str, Any]) -> str:
     """Subject of a claim's quotation, or the part of it that is tested, as the words before it; empty without one."""
     return f"{claim['about']}: " if claim.get("about") else ""
@@ -133,7 +138,7 @@ def power_text(claim: Mapping[str, Any], blocks: int) -> str:
     if not (power := _power(claim)):
         return ""
     unit, is_ratio, needed = "block" if blocks > 1 else "seed", power["is_ratio"], power["needed"]
-    if power["effect"] is None and needed == power["units"] + 1:
+    if is_untested(power):
         return f"{power['units']} {unit}{'s' * (power['units'] > 1)} allow no test here, one more does."
     ends = " to ".join(size_text(power[end], is_ratio) for end in ("low", "high"))
     seen = seen_text(claim) if is_ratio else f"a difference of {seen_text(claim)}"

@@ -8,7 +8,7 @@ from redraft.analysis.claims.verdicts import INCONCLUSIVE, REASONS
 from redraft.analysis.cost.campaign_cost import training_line
 from redraft.analysis.data.sequential import MOST_BLOCKS
 from redraft.analysis.data.words import with_minus
-from redraft.analysis.pages.claims_page import CLAIMS, size_text
+from redraft.analysis.pages.claims_page import CLAIMS, is_untested, size_text
 from redraft.config import Experiments, Preset
 from redraft.config.base import near
 from redraft.config.read import check_known
@@ -118,7 +118,8 @@ def advice(
             f"{row.needed} {unit}s decide an effect as measured in four of five campaigns; this is one of the others"
         ]
     more = row.needed - row.units
-    what = "a test" if row.could_see == size_text(None, False) else "an effect as measured"
+    # Without a test no effect is measured.
+    what = "a test" if is_untested(claim["parts"][claim["deciding"]]["power"]) else "an effect as measured"
     found = [f"{what} needs {more} more {unit}{'s' * (more > 1)}"]
     if preset.blocks > 1 and row.needed > preset.blocks:
         fix = f"one with `blocks: {row.needed}` and as many seeds has enough"

@@ -119,6 +119,7 @@ def _targets(
 def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tuple[int, ...]:
     """The looks of the campaign, which are written before its first one and do not change."""
     from redraft.analysis.data.sequential import check_looks, planned, read_looks, write_looks
+    from redraft.analysis.pages.claims_page import is_untested
 
     file = layout.looks(paper)
     known, judged = read_looks(file), _judged(layout, paper)
@@ -154,7 +155,7 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
             power["units"]
             for claim in judged
             for part in claim["parts"]
-            if (power := part.get("power")) and power["effect"] is not None
+            if (power := part.get("power")) and not is_untested(power)
         ),
         default=0,
     )
