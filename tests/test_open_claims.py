@@ -1,18 +1,20 @@
 """Claims that cannot be decided yet: which runs count, the reason, and what would decide them."""
 
 import math
+from dataclasses import dataclass, field
 
 import pytest
 
 from benchmarks.statistics import Simulated
 from redraft.analysis.claims.campaign import next_look
+from redraft.analysis.claims.tests import comparison_set
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, judge
-from redraft.analysis.data.statistics import Families, Interval, estimate, mean_ratio
+from redraft.analysis.data.statistics import Blocks, Families, Interval, estimate, mean_ratio
 from redraft.analysis.pages.claims_page import CLAIMS, power_text
-from redraft.analysis.pages.seeds_needed import seeds_needed
+from redraft.analysis.pages.seeds_needed import advice, seeds_needed
 from redraft.analysis.tables.cell_verdicts import verdict
 from redraft.cli import run_until
-from redraft.config import Bound, Claim, Compare, Correlation, Experiments, Pairs
+from redraft.config import Bound, Claim, Compare, Correlation, Experiments, Fluctuation, Pairs
 from redraft.layout import Layout
 from redraft.result_files import write_with_hash
 from tests.checkout import ROOT
@@ -168,6 +170,47 @@ def test_an_inconclusive_claim_has_the_p_value_of_the_comparison_that_decides_it
     found = judged(test, values | {"a": [-2, -1, -3, 0.5]})
     assert (found["verdict"], found["deciding"]) == (INCONCLUSIVE, 1)
     assert found["p"] == pytest.approx(estimate(dict(enumerate(values["c"]))).p_value(0))
+
+
+def test_no_p_value_is_shown_if_only_a_comparison_on_the_other_side_has_one():
+    pairs = [("a", "b"), ("c", "d")]
+    values = {"a": [41, 40.9, 41.1], "b": [50] * 3, "c": [0] * 3, "d": [0] * 3}
+    found = judged(Pairs(quantity=ACCURACY, pairs=pairs, expected="above", threshold=0.0, at_least=1), values)
+    assert (found["verdict"], found["why"], found["deciding"]) == (INCONCLUSIVE, "ends", None)
+    assert (found["p"], found["p_corrected"]) == (None, None)
+
+
+@dataclass
+class Curves:
+    """A source of curves: cells to seeds to values."""
+
+    by_cell: dict
+    blocks: Blocks = field(default_factory=Blocks)
+
+    def trajectory(self, quantity, cell):
+        return self.by_cell[cell]
+
+
+@pytest.mark.parametrize(("later", "bound"), [([0, 0], "floor"), ([30, 0], ""), ([100, 100], ""), ([INF, 0], "never")])
+def test_a_curve_that_begins_at_0_is_at_an_end_only_if_it_stays_there(later, bound):
+    curves = Curves({"a": {0: [0, *later], 1: [0, *later]}, "b": {0: [0, 0, 0], 1: [0, 0, 0], 2: [50, 20, 0]}})
+    (part,) = comparison_set(Fluctuation(quantity=ACCURACY, cell="a", baseline="b"), curves).parts
+    assert part.bound == bound
+
+
+def test_a_curve_that_ends_at_100_is_at_an_end_only_if_it_was_always_there():
+    for first, bound in ((100, "ceiling"), (40, "")):
+        curves = Curves({"a": {0: [first, 100]}, "b": {0: [100, 100]}})
+        (part,) = comparison_set(Fluctuation(quantity=ACCURACY, cell="a", baseline="b"), curves).parts
+        assert part.bound == bound
+
+
+def test_the_advice_for_one_seed_is_a_test_and_for_three_an_effect():
+    smoke = Experiments(ROOT).preset("smoke")
+    for values, text in (([50], "a test needs 1 more block"), ([50, 47, 52.5], "an effect as measured needs")):
+        found = judged(compare(expected="above", threshold=0.0), {"a": values, "b": [48, 47, 50][: len(values)]})
+        lines = advice(found, seeds_needed(found), "spec_rl", Experiments(ROOT), smoke, Layout("smoke"))
+        assert lines[0].startswith(text), lines
 
 
 @pytest.mark.parametrize(
