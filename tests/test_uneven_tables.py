@@ -136,6 +136,18 @@ def test_an_accuracy_at_the_floor_or_ceiling_next_to_such_a_one_is_not_tested(ru
     assert tested or cell["verdict"] == "inconclusive"
 
 
+@pytest.mark.parametrize(("looks", "tested"), [((3, 5), False), ((4, 5), True)])
+def test_a_block_after_the_latest_look_does_not_lift_a_cell_from_the_floor(monkeypatch, looks, tested):
+    monkeypatch.setattr(uneven, "SEEDS", {PLAIN: (0, 1, 2, 3), REUSE: (0, 1, 2, 3)})
+    runs = uneven.runs()
+    scores = runs.scores[runs.scores["benchmark"] == "few"]
+    own = zip(scores["cell"], scores["seed"], strict=True)
+    scores = scores.assign(correct=[int(cell == PLAIN and seed == 3) for cell, seed in own])
+    points = Column(**ACCURACY, relative="difference", reported=["few"])
+    cell = made(replace(runs, scores=scores, looks=looks), [points], ROWS, REPORTED).loc[("reuse", "accuracy")]
+    assert (not math.isnan(cell["p"]), cell["verdict"]) == (tested, "inconclusive")
+
+
 REPORTED = transcription(
     ("deepmath-6k", "vanilla", "tokens", 100),
     ("deepmath-6k", "speculative", "tokens", 30),
