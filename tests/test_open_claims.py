@@ -9,12 +9,14 @@ from benchmarks.statistics import Simulated
 from redraft.analysis.claims.campaign import next_look
 from redraft.analysis.claims.tests import comparison_set
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, judge
-from redraft.analysis.data.statistics import Blocks, Families, Interval, estimate, mean_ratio
-from redraft.analysis.pages.claims_page import CLAIMS, power_text
+from redraft.analysis.data.quantities import bound_of
+from redraft.analysis.data.statistics import Blocks, Families, estimate, mean_ratio
+from redraft.analysis.pages.claims_page import CLAIMS, power_text, seen_text
 from redraft.analysis.pages.seeds_needed import advice, seeds_needed
 from redraft.analysis.tables.cell_verdicts import verdict
 from redraft.cli import run_until
 from redraft.config import Bound, Claim, Compare, Correlation, Experiments, Fluctuation, Pairs
+from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.result_files import write_with_hash
 from tests.checkout import ROOT
@@ -111,18 +113,54 @@ def test_the_blocks_needed_are_those_of_the_nearer_verdict():
 
 
 @pytest.mark.parametrize(
-    ("values", "looks", "units", "further"),
+    ("values", "looks", "needed", "further"),
     [
-        ({"a": [50], "b": [40]}, (), 1, None),
-        ({"a": [50, 51], "b": [40, 41]}, (2, 5, 8), 2, 5),
-        ({"a": [50], "b": [40]}, (2, 5, 8), 1, 2),
+        ({"a": [50], "b": [40]}, (), 2, None),
+        ({"a": [50, 51], "b": [40, 41]}, (), 3, None),
+        ({"a": [50, 51], "b": [40, 41]}, (2, 5, 8), 5, 5),
+        ({"a": [50], "b": [40]}, (2, 5, 8), 2, 2),
+        ({"a": [50], "b": [40]}, (5, 8), 5, 5),
     ],
 )
-def test_one_seed_and_two_equal_ones_need_one_more(values, looks, units, further):
+def test_one_seed_and_two_equal_ones_allow_no_test(values, looks, needed, further):
     found = judged(compare(expected="above", threshold=0.0), values, looks)
     assert (found["verdict"], found["why"], next_look(found)) == (INCONCLUSIVE, "seeds", further)
-    assert seeds_needed(found)[0].needed == units + 1
-    assert "one more does" in power_text(found, 30)
+    assert seeds_needed(found)[0].needed == needed
+    assert power_text(found, 30) == f"A test needs at least {needed} blocks."
+    assert seen_text(found) == ""
+
+
+def test_before_the_first_look_nothing_is_tested():
+    """Neither a claim nor a cell of a table, however large the effect."""
+    found = judged(compare(expected="above", threshold=0.0), {"a": [3, 3.1, 2.9, 3.2], "b": [0] * 4}, LOOKS)
+    assert (found["why"], found["p"], seeds_needed(found)[0].needed) == ("seeds", None, 5)
+    assert "needs 5 blocks, 1 more" in power_text(found, 30)
+
+
+def test_a_ratio_to_0_is_a_pair_without_a_value():
+    pairs = [("a", "b"), ("c", "b"), ("d", "b"), ("e", "z")]
+    cells = {name: [5, 5.1, 5.2] for name in "acd"} | {"b": [50, 51, 52], "e": [1, 2, 3], "z": [0, 0, 0]}
+    test = Pairs(quantity="tokens_decoded", pairs=pairs, relative="ratio", expected="below", threshold=0.5, at_least=3)
+    found = judged(test, cells)
+    assert found["verdict"] == REPRODUCED
+    assert "3 of 4 pairs have values" in found["evidence"]
+
+
+def test_the_comparison_that_decides_has_the_p_value_that_is_shown():
+    """Corrected p-values of two comparisons are equal."""
+    values = {"a": [1, 1.7, 2.9, 2.1], "c": [1, 1.8, 3.2, 2.2], "d": [9, 9.1, 9.2, 8.9], "b": [0] * 4}
+    found = judged(Pairs(**THREE), values)
+    assert (found["verdict"], found["deciding"]) == (REPRODUCED, 1)
+    assert found["p"] == pytest.approx(estimate(dict(enumerate(values["c"]))).p_value(0)) == found["p_corrected"]
+
+
+def test_no_blocks_are_asked_for_if_no_verdict_follows():
+    """One holds, one is below, and two are at an end of the scale; two must hold."""
+    pairs = [("a", "b"), ("c", "b"), ("d", "e"), ("e", "d")]
+    values = {"a": [59, 59.1, 59.2, 58.8, 59], "c": [49, 48, 51, 47, 47.8], "b": [50] * 5, "d": [0] * 5, "e": [0] * 5}
+    test = Pairs(quantity=ACCURACY, pairs=pairs, expected="above", threshold=0.0, at_least=2)
+    found = judged(test, values, LOOKS)
+    assert (found["verdict"], found["why"], found["deciding"], next_look(found)) == (INCONCLUSIVE, "ends", None, None)
 
 
 @pytest.mark.parametrize(("units", "looks"), [(0, (5, 8)), (1, (5, 8)), (2, (5, 8)), (3, (3, 5, 8))])
@@ -149,11 +187,17 @@ def test_a_cell_of_a_table_and_a_claim_have_one_verdict_after_a_look():
     differences = [3, 3.1, 2.9, 3.2, 3, 9, -8, 1]
     found = judged(compare(expected="above", threshold=0.0), {"a": differences, "b": [0.0] * 8}, LOOKS)
     assert found["verdict"] == REPRODUCED
-    assert "an earlier look decided this" in found["evidence"]
+    assert "an earlier look decided" in found["evidence"]
     measured = Simulated({"a": dict(enumerate(differences))}, 30, LOOKS)
     of_cell = estimate(dict(enumerate(differences)), measured.runs.blocks)
     assert 0 in of_cell.interval
-    assert verdict(of_cell, 2.0, "difference", p_corrected=found["p_corrected"]) == "agrees"
+    for reported, expected in (
+        (2.0, "agrees"),
+        (9.0, "same direction"),
+        (0.0, "differs"),
+        (-2.0, "opposite direction"),
+    ):
+        assert verdict(of_cell, reported, "difference", p_corrected=found["p_corrected"]) == expected
     assert verdict(of_cell, 2.0, "difference", p_corrected=0.06) == "inconclusive"
     assert verdict(of_cell, 2.0, "difference") == "inconclusive"
 
@@ -207,7 +251,7 @@ def test_a_curve_that_ends_at_100_is_at_an_end_only_if_it_was_always_there():
 
 def test_the_advice_for_one_seed_is_a_test_and_for_three_an_effect():
     smoke = Experiments(ROOT).preset("smoke")
-    for values, text in (([50], "a test needs 1 more block"), ([50, 47, 52.5], "an effect as measured needs")):
+    for values, text in (([50], "a test needs at least 1 more block"), ([50, 47, 52.5], "an effect as measured needs")):
         found = judged(compare(expected="above", threshold=0.0), {"a": values, "b": [48, 47, 50][: len(values)]})
         lines = advice(found, seeds_needed(found), "spec_rl", Experiments(ROOT), smoke, Layout("smoke"))
         assert lines[0].startswith(text), lines
@@ -221,7 +265,7 @@ def test_two_equal_blocks_give_no_interval_of_a_share(own, other):
     assert share == pytest.approx(sum(own) / sum(other))
     assert math.isnan(interval.low)
     assert math.isnan(interval.high)
-    assert isinstance(mean_ratio({0: 10, 1: 14, 2: 12}, {0: 20, 1: 20, 2: 20})[1], Interval)
+    assert math.isfinite(mean_ratio({0: 10, 1: 14, 2: 12}, {0: 20, 1: 20, 2: 20})[1].low)
 
 
 @pytest.mark.parametrize(
@@ -247,3 +291,17 @@ def test_a_damaged_file_of_claims_is_refused(field, value):
     CLAIMS.validate_python([found])
     with pytest.raises(ValueError, match=field if value != "sure" else "verdict"):
         CLAIMS.validate_python([found | {field: value}])
+
+
+def test_a_campaign_that_has_begun_goes_on_with_its_looks_whatever_the_blocks_of_the_preset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    few = Experiments(ROOT).preset("smoke").model_copy(update={"blocks": 4})
+    with pytest.raises(UserError, match="the first default look is after 5 blocks"):
+        run_until._plan(Layout("smoke"), "spec_rl", "", few)
+    assert run_until._plan(Layout("smoke"), "spec_rl", "2,3", few) == (2, 3)
+    assert run_until._plan(Layout("smoke"), "spec_rl", "", few) == (2, 3)
+
+
+def test_a_seed_whose_value_is_unknown_is_not_compared():
+    sides = ({0: 0, 1: 0, 2: 0, 3: math.nan}, {0: 0, 1: 0, 2: 0, 3: 0.5})
+    assert bound_of(["fresh_reward"], sides) == bound_of(["fresh_reward"], sides[::-1]) == "floor"

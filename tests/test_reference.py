@@ -966,6 +966,7 @@ def test_papers_are_shown_in_the_order_of_the_preset_and_then_of_their_names():
         ([{"p": 0.1, "low": 0.0, "label": "a"}], False),
         ([{"p": 0.1, "low": None, "label": "b"}], False),
         ([{"p": 0.1, "label": "a"}], False),
+        ([{"p": 0.1, "low": None, "label": "a", "n": True}], False),
         ([], False),
     ],
 )
@@ -979,3 +980,14 @@ def test_rows_are_compared_number_by_number():
     assert not reopening._same(rows, reopening._content("table01.csv", b"row,low\nGRPO,0.9969305076595692\n"))
     assert not reopening._same(rows, reopening._content("table01.csv", b"row,low\nGRPO,\n"))
     assert not reopening._same(rows, reopening._content("table01.csv", b"row,low\n"))
+    assert not reopening._same(*(reopening._content("a.csv", text) for text in (b"row\n01\n", b"row\n1\n")))
+    assert reopening._same([0.0], [5.5e-17])
+    assert not reopening._same([True], [1])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.json", b"{"), ("a.json", b"\xff"), ("a.csv", b"\xff"), ("a.md", b"\xff")]
+)
+def test_a_file_that_cannot_be_read_is_another_one(name, text):
+    assert reopening._content(name, text) == text
+    assert not reopening._same(reopening._content(name, text), reopening._content(name, b"{}"))

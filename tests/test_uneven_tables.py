@@ -148,6 +148,19 @@ def test_a_block_after_the_latest_look_does_not_lift_a_cell_from_the_floor(monke
     assert (not math.isnan(cell["p"]), cell["verdict"]) == (tested, "inconclusive")
 
 
+@pytest.mark.parametrize(("looks", "verdict"), [((), "agrees"), ((4, 5), "agrees"), ((5, 6), "inconclusive")])
+def test_a_cell_is_not_decided_before_the_first_look(monkeypatch, looks, verdict):
+    """Nor without a corrected p-value, as after a later declaration."""
+    monkeypatch.setattr(uneven, "SEEDS", {PLAIN: (0, 1, 2, 3), REUSE: (0, 1, 2, 3)})
+    runs = replace(uneven.runs(), looks=looks)
+    # The reported ratio is that of the runs.
+    value = made(runs, [TOKENS], ROWS).loc[("reuse", "tokens"), "reproduced"]
+    reported = transcription(
+        ("deepmath-6k", "vanilla", "tokens", 100), ("deepmath-6k", "speculative", "tokens", 100 * value)
+    )
+    assert made(runs, [TOKENS], ROWS, reported).loc[("reuse", "tokens"), "verdict"] == verdict
+
+
 REPORTED = transcription(
     ("deepmath-6k", "vanilla", "tokens", 100),
     ("deepmath-6k", "speculative", "tokens", 30),

@@ -15,7 +15,7 @@ def next_look(claim: Judged) -> int | None:
     Args:
         claim: a claim with its verdict.
     """
-    if claim["verdict"] != INCONCLUSIVE or claim["why"] != "seeds":
+    if claim["verdict"] != INCONCLUSIVE or claim.get("why") != "seeds":
         return None
     found: int | None = claim["parts"][claim["deciding"]]["power"].get("next_look")
     return found

@@ -103,10 +103,8 @@ class ComparisonSet:
 
     @property
     def answerable(self) -> bool:
-        """True if enough of the cells have values; a ratio to 0 is none."""
-        return bool(self.parts) and all(
-            part.bound or any(not math.isnan(value) for value in part.values.values()) for part in self.parts
-        )
+        """True if enough of the cells have values."""
+        return bool(self.parts) and all(part.values for part in self.parts)
 
 
 def comparison_set(test: Test, source: ValueSource) -> ComparisonSet:
@@ -244,7 +242,9 @@ def _by_pair(
     absent: list[str] = []
     for pair in pairs:
         own, other = source.values(quantity, pair[0]), source.values(over or quantity, pair[1])
-        if values := paired(own, other, relative):
+        values = paired(own, other, relative)
+        # A ratio to 0 in every seed is no value.
+        if values and (relative != "ratio" or any(other[seed] for seed in values)):
             found[pair] = values
         else:
             absent += [cell for cell, values in zip(pair, (own, other), strict=True) if not values]

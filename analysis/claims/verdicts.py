@@ -91,7 +91,7 @@ class Compared:
 
     @property
     def has_few_units(self) -> bool:
-        """True if one more block would allow a test: there is one, or there are two with the same value."""
+        """True if more blocks may allow a test: there is one, or there are two with the same value."""
         found = self.found
         return not self.part.bound and (found.is_constant_pair or (len(found.units) == 1 and math.isfinite(found.mean)))
 
@@ -100,6 +100,10 @@ class Compared:
         """Distance of the mean from the threshold; 0 if either is not a number."""
         distance = abs(self.found.mean - self.part.threshold)
         return 0.0 if math.isnan(distance) else distance
+
+    def is_earlier(self, outcome: str) -> bool:
+        """True if the outcome is that of an earlier look of a sequential campaign than the interval."""
+        return bool(self.found.looks) and outcome != INCONCLUSIVE and self.part.threshold in self.found.interval
 
     def verdict(self, p: float) -> str:
         """On which side of the threshold the part lies, if `p` is significant."""
@@ -249,18 +253,19 @@ def _decide(
     _, p_corrected = overall(comparisons, sides, adjusted)
     outcomes = [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)]
     after, _ = overall(comparisons, outcomes, adjusted)
-    deciding, why = _position(p_corrected, adjusted), ""
-    if deciding is not None:
-        p = parts[deciding].p
-        if after != before:
-            count = len(found_in[deciding])
-            evidence += f"; not significant after correction for {count} comparisons (p = {p_corrected:.2g})"
+    # Corrected p-values are often equal: of them the comparison that has the uncorrected one too, if there is one.
+    both = (i for i, part in enumerate(parts) if part.p == p and adjusted[i] == p_corrected)
+    deciding, why = next(both, _position(p_corrected, adjusted)), ""
+    p = math.nan if deciding is None else parts[deciding].p
+    if deciding is not None and after != before:
+        count = len(found_in[deciding])
+        evidence += f"; not significant after correction for {count} comparisons (p = {p_corrected:.2g})"
     if after == INCONCLUSIVE:
         deciding, why = _undecided(comparisons, parts, outcomes, powers)
         if deciding is not None:
             p, p_corrected = parts[deciding].p, adjusted[deciding]
-    elif deciding is not None and blocks.looks and parts[deciding].part.threshold in parts[deciding].found.interval:
-        evidence += "; an earlier look decided this, the interval is the latest one's"
+    if any(each.is_earlier(outcome) for each, outcome in zip(parts, outcomes, strict=True)):
+        evidence += "; an earlier look decided, and intervals are those of the latest one"
     found = {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)}
     return found | shown | {"deciding": deciding, "why": why}
 
@@ -287,10 +292,6 @@ def _undecided(
         missing = needed - outcomes.count(side)
         on_side = sorted((i for i in able if parts[i].verdict(0.0) == side), key=lambda i: blocks[i])
         ways += [on_side[missing - 1]] if len(on_side) >= missing else []
-    # With comparisons that cannot be tested, only if an open one changes its side.
-    missing = comparisons.needed - outcomes.count(REPRODUCED)
-    if not ways and len(able) >= missing:
-        ways = [sorted(able, key=lambda i: blocks[i])[missing - 1]]
     if ways:  # at most one: enough comparisons on one side leave too few for the other
         deciding = ways[0]
         return deciding, "plan" if deciding in ending else "seeds"
@@ -333,7 +334,7 @@ def _power(compared: Compared, level: float) -> dict[str, Any] | None:
     further = next((n for n in found.looks if n > len(found.units)), None)
     if compared.has_few_units:
         unknown = {"effect": None, "low": None, "high": None, "is_ratio": found.log, "units": len(found.units)}
-        return unknown | {"needed": len(found.units) + 1, "next_look": further}
+        return unknown | {"needed": further or len(found.units) + 1, "next_look": further}
     if compared.untested or not (smallest := detectable(found, level)):
         return None
     values = asdict(smallest)
@@ -341,10 +342,15 @@ def _power(compared: Compared, level: float) -> dict[str, Any] | None:
     return {name: value if math.isfinite(value) else None for name, value in values.items()} | {
         "is_ratio": found.has_logs,
         "units": len(found.units),
-        "needed": blocks_needed(found, against, level),
+        "needed": _from_first_look(blocks_needed(found, against, level), found),
         # Of a sequential campaign; None where none could decide the comparison.
         "next_look": further if can_still_show(found, against, level) else None,
     }
+
+
+def _from_first_look(needed: int | None, found: Estimate) -> int | None:
+    """A number of blocks, at least that of a sequential campaign's first look, before which nothing is tested."""
+    return max(needed, *found.looks[:1]) if needed and found.looks[:1] > (len(found.units),) else needed
 
 
 def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:

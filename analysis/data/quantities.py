@@ -268,9 +268,9 @@ def bound_of(
         within the margin of that end, where a difference cannot exceed the margin, whatever was learned: 0 % against
         0 % is no agreement.
     """
-    common = set.intersection(*map(set, sides)) if sides else set()
-    seeds = estimate(dict.fromkeys(common, 0.0), blocks).seeds
-    values = [value for side in sides for seed in seeds if not math.isnan(value := side[seed])]
+    having = [{seed for seed, value in side.items() if not math.isnan(value)} for side in sides]
+    seeds = estimate(dict.fromkeys(set.intersection(*having), 0.0), blocks).seeds
+    values = [side[seed] for side in sides for seed in seeds]
     if any(map(math.isinf, values)):
         return "never"
     ends = set()

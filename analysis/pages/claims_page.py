@@ -108,8 +108,8 @@ def _power(claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def is_untested(power: Mapping[str, Any]) -> bool:
-    """True if the comparison lacks the one seed or block that allows a test."""
-    return power["effect"] is None and power["needed"] == power["units"] + 1
+    """True if the comparison has too few seeds or blocks for a test."""
+    return power["effect"] is None and power["low"] is None and power["needed"] is not None
 
 
 def about_text(claim: Mapping[str, Any]) -> str:
@@ -120,7 +120,11 @@ def about_text(claim: Mapping[str, Any]) -> str:
 def seen_text(claim: Mapping[str, Any]) -> str:
     """The smallest effect that the comparison which decides a claim can show; empty where none is tested."""
     power = _power(claim)
-    return "" if not power else f"{'a factor of ' * power['is_ratio']}{size_text(power['effect'], power['is_ratio'])}"
+    return (
+        ""
+        if not power or is_untested(power)
+        else f"{'a factor of ' * power['is_ratio']}{size_text(power['effect'], power['is_ratio'])}"
+    )
 
 
 def size_text(value: float | None, is_ratio: bool) -> str:
@@ -139,7 +143,7 @@ def power_text(claim: Mapping[str, Any], blocks: int) -> str:
         return ""
     unit, is_ratio, needed = "block" if blocks > 1 else "seed", power["is_ratio"], power["needed"]
     if is_untested(power):
-        return f"{power['units']} {unit}{'s' * (power['units'] > 1)} allow no test here, one more does."
+        return f"A test needs at least {needed} {unit}s."
     ends = " to ".join(size_text(power[end], is_ratio) for end in ("low", "high"))
     seen = seen_text(claim) if is_ratio else f"a difference of {seen_text(claim)}"
     which = "comparison that decides" if len(claim["parts"]) > 1 else "test"

@@ -119,8 +119,9 @@ def advice(
         ]
     more = row.needed - row.units
     # Without a test no effect is measured.
-    what = "a test" if is_untested(claim["parts"][claim["deciding"]]["power"]) else "an effect as measured"
-    found = [f"{what} needs {more} more {unit}{'s' * (more > 1)}"]
+    untested = is_untested(claim["parts"][claim["deciding"]]["power"])
+    what = "a test needs at least" if untested else "an effect as measured needs"
+    found = [f"{what} {more} more {unit}{'s' * (more > 1)}"]
     if preset.blocks > 1 and row.needed > preset.blocks:
         fix = f"one with `blocks: {row.needed}` and as many seeds has enough"
         return [*found, f"the preset has {preset.blocks} blocks; {fix}"]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.measured import RECORD
+from redraft.analysis.data.statistics import ROUNDING
 from redraft.analysis.pages.report_pages import report
 from redraft.analysis.reference.published import Published, inside, runs_file, without_manifests
 from redraft.analysis.tables.files import write_tables
@@ -66,6 +68,8 @@ AGAIN = ("tables/", "claims/")
 """Starts of the names of files that are made again."""
 TOLERANCE = 1e-9
 """Largest relative difference of equal numbers."""
+DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+(e[+-][0-9]+)?|-?[0-9]+e[+-][0-9]+")
+"""A number that is not whole, as CSV files have it."""
 
 
 def _empty(folder: Path) -> None:
@@ -135,22 +139,22 @@ def _differing(published: Published, paper: str, layout: Layout) -> list[str]:
 
 
 def _content(name: str, data: bytes) -> Any:
-    """What a file says: the rows of a CSV file, the content of a JSON file, else its text."""
-    text = data.decode("utf-8")
-    if name.endswith(".csv"):
-        return list(csv.reader(io.StringIO(text)))
-    return json.loads(text) if name.endswith(".json") else text
+    """What a file says: the rows of a CSV file, the content of a JSON file, else its bytes, as of a damaged one."""
+    try:
+        if name.endswith(".csv"):
+            rows = csv.reader(io.StringIO(data.decode("utf-8")))
+            return [[float(cell) if DECIMAL.fullmatch(cell) else cell for cell in row] for row in rows]
+        return json.loads(data) if name.endswith(".json") else data
+    except (ValueError, csv.Error):
+        return data
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two contents are equal, numbers up to `TOLERANCE`."""
+    """Whether two contents are equal, numbers with decimals up to `TOLERANCE`."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if one == other:
-        return True
-    try:
-        return not isinstance(one, bool) and math.isclose(float(one), float(other), rel_tol=TOLERANCE)
-    except (TypeError, ValueError):
-        return False
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=ROUNDING)
+    return type(one) is type(other) and one == other

@@ -38,9 +38,9 @@ def verdict(
     Returns:
         `missing` without runs, `baseline` for a cell compared with itself, `not comparable` without a reported value.
         For relative quantities `inconclusive` if the corrected p-value is not significant, without one if the interval
-        holds the neutral value, or if there is no interval; else `agrees` if the interval holds the reported value,
-        else `same direction` or `opposite direction` by the side of the neutral value, `differs` if the paper reports
-        no effect. For absolute ones `agrees`, `differs` or `inconclusive`.
+        holds the neutral value, or if there is no interval; else `differs` if the paper reports no effect, `opposite
+        direction` if its value is on the other side of the neutral one, `agrees` if the interval holds it, else `same
+        direction`. For absolute ones `agrees`, `differs` or `inconclusive`.
     """
     if math.isnan(found.mean):
         return MISSING
@@ -57,11 +57,14 @@ def verdict(
     open_effect = neutral in found.interval if math.isnan(p_corrected) else p_corrected > LEVEL
     if math.isnan(found.interval.low) or open_effect:
         return INCONCLUSIVE
-    if reported in found.interval:
-        return AGREES
-    if relative is None or reported == neutral:
+    if relative is None:
+        return AGREES if reported in found.interval else DIFFERS
+    if reported == neutral:
         return DIFFERS
-    return "same direction" if (found.mean - neutral) * (reported - neutral) > 0 else "opposite direction"
+    # Before the interval, which holds the other side too if an earlier look decided.
+    if (found.mean - neutral) * (reported - neutral) < 0:
+        return "opposite direction"
+    return AGREES if reported in found.interval else "same direction"
 
 
 def _never(found: Estimate, reported: float) -> str:

@@ -486,8 +486,13 @@ def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
     is_baseline = bool(relative) and cell.line.is_baseline
     corrected = family.corrected(cell.values, cell.neutral, cell.is_ratio) if cell.compared else math.nan
     result = verdict(cell.estimate, cell.reported, relative, is_baseline, corrected)
-    if cell.bound and result not in (MISSING, BASELINE, NOT_COMPARABLE):
+    # What was not run, is a baseline or has no reported value depends neither on tests nor on times.
+    if result in (MISSING, BASELINE, NOT_COMPARABLE):
+        return result
+    if cell.bound:
         return INCONCLUSIVE
-    # What was not run, is a baseline or has no reported value does not depend on times.
-    undecided = result not in (MISSING, BASELINE, NOT_COMPARABLE)
-    return UNEVEN if undecided and cell.timed and timed_unevenly(source.measured.runs) else result
+    if cell.timed and timed_unevenly(source.measured.runs):
+        return UNEVEN
+    # Without a corrected p-value it is not tested: before the first look of a sequential campaign, or if it was
+    # declared after the family was corrected.
+    return INCONCLUSIVE if cell.compared and math.isnan(corrected) else result

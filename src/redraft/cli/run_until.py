@@ -123,15 +123,24 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
 
     file = layout.looks(paper)
     known, judged = read_looks(file), _judged(layout, paper)
+    if known and not looks:
+        return known
     # Of the default looks those that the preset's blocks allow.
     fitting = [look for look in LOOKS if preset.blocks == 1 or look <= preset.blocks]
+    if not looks and not fitting:
+        raise UserError(
+            f"the first default look is after {LOOKS[0]} blocks, and the preset has fewer",
+            key="blocks",
+            value=preset.blocks,
+            hint="plan other looks with --looks",
+        )
     try:
         asked = check_looks([int(number) for number in looks.split(",")] if looks else fitting, "", "--looks")
     except ValueError:
         raise UserError(
             "this is no list of whole numbers", key="--looks", value=looks, allowed=f"such as {LOOKS_TEXT}"
         ) from None
-    if known and (not looks or asked == known or planned(asked, known[0]) == known):
+    if known and (asked == known or planned(asked, known[0]) == known):
         return known
     if known and judged:
         raise UserError(
@@ -202,7 +211,7 @@ def _rows(claims: "Sequence[Judged]") -> list[dict[str, Any]]:
             {
                 "claim": claim["id"],
                 "verdict": claim["verdict"],
-                "why": REASONS.get(claim["why"], ""),
+                "why": REASONS.get(claim.get("why", ""), ""),
                 "blocks": min(units, default=None),
                 "p": claim.get("p_corrected"),
                 "next_look": next_look(claim),
