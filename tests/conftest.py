@@ -15,6 +15,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # likewise before huggingface_hub
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from redraft.cli.app import main
 from tests.checkout import ROOT, finished_campaign
@@ -77,17 +78,17 @@ def campaign(tmp_path_factory, worker_id):
     return finished_campaign((base if worker_id == "master" else base.parent) / "campaign")
 
 
+VERL = ("test_verl", "test_use_in_verl_run", "test_verl_algorithms", "test_two_nodes")
+"""Test files that train under verl: one unit of work, since two nodes and another run do not fit into 24 GiB."""
 LONGEST = (
+    *VERL,
     "test_workflow",
     "test_quickstart",
     "test_slurm",
     "test_slurm_new_user",
-    "test_verl",
     "test_other_papers",
     "test_trainer",
     "test_workstation",
-    "test_verl_algorithms",
-    "test_use_in_verl_run",
     "test_verl_config",
     "test_environments",
     "test_faults",
@@ -104,11 +105,22 @@ LONGEST = (
     "test_selfspec_fit",
     "test_engines",
 )
-"""Test files that start first, in this order, so that no worker waits for them at the end. All that train under verl
-are among them, for the sake of the first of LAST."""
-LAST = ("test_two_nodes", "test_vllm_speculation")
-"""After all others. Two nodes under verl and another test's run under verl do not fit into 24 GiB. N-grams load numba,
-and the installed vLLM can make no other engine in a process that has it."""
+"""Test files that start first, in this order, so that no worker waits for them at the end."""
+LAST = ("test_vllm_speculation",)
+"""After all others: n-grams load numba, and the installed vLLM can make no other engine in a process that has it."""
+
+
+class Scheduling(LoadFileScheduling):
+    """All tests of a file run in one worker, and those of all files that train under verl too."""
+
+    def _split_scope(self, nodeid):
+        file = super()._split_scope(nodeid)
+        return "verl" if Path(file).stem in VERL else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items):

@@ -13,13 +13,12 @@ from tests.verl_runs import LIMIT, MODEL, WITH_VLLM, total, train
 pytestmark = [pytest.mark.servers, WITH_VLLM]
 
 VARIANTS = {
-    "ppo-delayed": {"algorithm": {"kind": "ppo"}, "reuse": {"kind": "delayed"}, "trainer": {"temperature": 0.7}},
+    "ppo-weighted": {"algorithm": {"kind": "ppo"}, "reuse": {"kind": "weighted"}, "trainer": {"temperature": 0.7}},
     "dapo-adaptive": {"algorithm": {"kind": "dapo"}, "reuse": {"kind": "adaptive", "initial": 1, "budget": 0.001}},
-    "rloo-weighted": {"algorithm": {"kind": "rloo"}, "reuse": {"kind": "weighted"}},
 }
-"""Each algorithm but GRPO, which the campaign has, with a kind of reuse that asks the memory or the trainer for more
-than the published rule. A run takes minutes, most of them imports, and strategies see only the engine: the others are
-tested on vLLM without verl (test_vllm_exact.py, test_engines.py)."""
+"""PPO and DAPO, each with a kind of reuse that asks the trainer for more than the published rule: GRPO is that of the
+campaign and of the stages, RLOO that of SPEED. A run takes minutes, most of them imports, and strategies see only the
+engine: the other kinds are tested on vLLM without verl (test_vllm_exact.py, test_engines.py)."""
 SCREENED = {
     "speed-spec": {
         "algorithm": {"kind": "rloo"},
@@ -82,11 +81,11 @@ def test_other_algorithms_and_methods_train_under_verl(copy, tmp_path, variant):
     assert all(r["log_prob_gap_max"] < 1e-3 for r in updates)
     assert any(r["gradient_norm"] > 0 for r in updates)
     assert [r["updated"] for r in records] == (gathered(records) if variant == "dapo-adaptive" else [True] * 4)
-    assert ("critic_loss" in records[0]) == (variant == "ppo-delayed")
+    assert ("critic_loss" in records[0]) == (variant == "ppo-weighted")
     assert total(records, "tokens_verified", 1) > 0
     assert (records[0].get("lenience") == 1) == (variant == "dapo-adaptive")
     weights = [r["mean_weight"] for r in updates if "mean_weight" in r]
-    assert bool(weights) == (variant == "rloo-weighted")
+    assert bool(weights) == (variant == "ppo-weighted")
     assert weights[:2] == pytest.approx([1, 1][: len(weights)], abs=1e-3), "epoch 1 has no drafts"
     assert all(0.2 < weight < 5 for weight in weights)
     assert (tmp_path / "run" / "policies" / "step-0004" / "model.safetensors").exists()
