@@ -132,7 +132,7 @@ STEP_EXPECTED = {
     "all_correct": [1 - (FACTORS["informative"] + UNSOLVED) * value for value in VALUES],
     "reward": [times("reward", value) for value in VALUES],
     "tokens_per_pass": [1, 0.5, math.nan, math.nan, 4, 3, 4],
-    "plain_positions": [1, 0, 0.25 / (0.25 + 0.75 * 1.875), math.nan, 0.5 / (0.5 + 0.5 * 1.3125), 0.4 / 4, 0.9 / 1.09],
+    "plain_positions": [0.5, 0, 0.25 / (0.25 + 0.75 * 1.875), math.nan, 0.5 / (0.5 + 0.5 * 1.3125), 0.4 / 4, 0.9 / 1.09],
     "token_acceptance": [0, 1, 0.5, math.nan, 0.25, 1, 0.9],
     **{f"token_acceptance_from.{start}": [math.nan] * len(VALUES) for start in BLOCK_STARTS},
     "token_acceptance_from.16": [1, 0.5, 0, math.nan, 0.25, 1, 0.9],
@@ -140,7 +140,7 @@ STEP_EXPECTED = {
 BLOCKS = {
     "decoding_passes": [7, 2, 0, math.nan, 1, 3, 2],
     "draft_length": [3, 3, 3, 3, 2, 5, 1],
-    "speculated_passes": [0, 1, 0.75, math.nan, 0.5, 0.6, 0.1],
+    "speculated_passes": [0.5, 1, 0.75, math.nan, 0.5, 0.6, 0.1],
     "block_efficiency": [1, 4, 1.875, math.nan, 1.3125, 6, 1.9],
     "kept_from.16": [12, 7, 0, math.nan, 5, 5, 9],
     "proposed_from.16": [12, 24, 6, math.nan, 32, 5, 10],
@@ -191,6 +191,17 @@ def test_what_only_self_speculation_measures_is_nan_of_runs_without_it(runs):
     assert of_steps(plain, "token_acceptance_from.16", "a")["value"].isna().all()
     for quantity in STEP_QUANTITIES:
         assert of_steps(plain, quantity, "a cell without a run").empty
+
+
+def test_a_step_in_which_no_pass_speculated_has_no_draft_length(runs):
+    """Records have the setting of the control, also if nothing used it."""
+    share = runs.steps["speculated_passes"].mask(runs.steps["step"] == 5, 0)  # of 5 proposals, the most
+    found = Runs(runs.runs, runs.steps.assign(speculated_passes=share), runs.scores)
+    assert by_seed(runs, "max:draft_length", "a") == {0: 5}
+    assert by_seed(found, "max:draft_length", "a") == {0: 3}
+    nothing = Runs(runs.runs, runs.steps.assign(speculated_passes=0.0), runs.scores)
+    for quantity in ("mean@1-7:draft_length", "max:draft_length", "max:token_acceptance"):
+        assert math.isnan(by_seed(nothing, quantity, "a")[0])
 
 
 def test_the_positions_before_speculation_are_those_of_the_longest_response():

@@ -350,7 +350,8 @@ def _power(compared: Compared, level: float) -> dict[str, Any] | None:
 
 def _from_first_look(needed: int | None, found: Estimate) -> int | None:
     """A number of blocks, at least that of a sequential campaign's first look, before which nothing is tested."""
-    return max(needed, *found.looks[:1]) if needed and found.looks[:1] > (len(found.units),) else needed
+    first = found.looks[0] if found.looks else 0
+    return max(needed, first) if needed and first > len(found.units) else needed
 
 
 def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:

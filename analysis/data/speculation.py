@@ -11,8 +11,12 @@ from redraft.selfspec import roofline
 
 
 def with_measurements(steps: pd.DataFrame) -> pd.DataFrame:
-    """The records with all fields that a declaration may name, NaN where no run has them."""
-    return steps.reindex(columns=[*steps.columns, *sorted(fields() - set(steps))])
+    """The records with all fields that a declaration may name, NaN where no run has them.
+
+    So is the draft length γ of a step in which no pass speculated: the record has the setting, which nothing used.
+    """
+    found = steps.reindex(columns=[*steps.columns, *sorted(fields() - set(steps))])
+    return found.assign(draft_length=found["draft_length"].mask(found["speculated_passes"] == 0))
 
 
 def token_acceptance(steps: pd.DataFrame) -> pd.Series:
