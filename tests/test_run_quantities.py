@@ -132,7 +132,15 @@ STEP_EXPECTED = {
     "all_correct": [1 - (FACTORS["informative"] + UNSOLVED) * value for value in VALUES],
     "reward": [times("reward", value) for value in VALUES],
     "tokens_per_pass": [1, 0.5, math.nan, math.nan, 4, 3, 4],
-    "plain_positions": [0.5, 0, 0.25 / (0.25 + 0.75 * 1.875), math.nan, 0.5 / (0.5 + 0.5 * 1.3125), 0.4 / 4, 0.9 / 1.09],
+    "plain_positions": [
+        0.5,
+        0,
+        0.25 / (0.25 + 0.75 * 1.875),
+        math.nan,
+        0.5 / (0.5 + 0.5 * 1.3125),
+        0.4 / 4,
+        0.9 / 1.09,
+    ],
     "token_acceptance": [0, 1, 0.5, math.nan, 0.25, 1, 0.9],
     **{f"token_acceptance_from.{start}": [math.nan] * len(VALUES) for start in BLOCK_STARTS},
     "token_acceptance_from.16": [1, 0.5, 0, math.nan, 0.25, 1, 0.9],
@@ -199,8 +207,10 @@ def test_a_step_in_which_no_pass_speculated_has_no_draft_length(runs):
     found = Runs(runs.runs, runs.steps.assign(speculated_passes=share), runs.scores)
     assert by_seed(runs, "max:draft_length", "a") == {0: 5}
     assert by_seed(found, "max:draft_length", "a") == {0: 3}
+    assert by_seed(found, "steps_to:2:draft_length", "a") == {0: 1}
+    assert by_seed(found, "steps_to:4:draft_length", "a") == {0: math.inf}
     nothing = Runs(runs.runs, runs.steps.assign(speculated_passes=0.0), runs.scores)
-    for quantity in ("mean@1-7:draft_length", "max:draft_length", "max:token_acceptance"):
+    for quantity in ("mean@1-7:draft_length", "max:draft_length", "max:token_acceptance", "steps_to:2:draft_length"):
         assert math.isnan(by_seed(nothing, quantity, "a")[0])
 
 

@@ -329,7 +329,8 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
 
     An accuracy is looked at in every evaluated policy, the initial one at hour 0 included; another quantity in every
     step, at its end. Hours are of training alone: evaluation and checkpoints are no part of a step's seconds. A value
-    with the sign + is added to the accuracy of each run's initial policy; a run without that one is left out.
+    with the sign + is added to the accuracy of each run's initial policy; a run without that one is left out. Infinite
+    if the value is not reached; NaN of a quantity that no step of the run has.
     """
     clock, value, measured = quantity.split(":", 2)
     if measured.startswith(ACCURACY):
@@ -343,6 +344,9 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
     initial = by_seed(runs, measured, cell, at=0) if value.startswith("+") else None
     for seed, part in points.sort_values("step").groupby("seed"):
         if initial is not None and seed not in initial:
+            continue
+        if part["value"].isna().all():
+            found[int(seed)] = math.nan  # type: ignore[call-overload]
             continue
         target = float(value) + (initial[int(seed)] if initial else 0.0)  # type: ignore[call-overload]
         # Means of exact shares may be a rounding error below: 3 and 489 of 500 have the mean 49.199999999999996 %.
