@@ -193,8 +193,9 @@ def test_what_is_not_tested_shows_nothing():
 
 @pytest.fixture
 def layout(tmp_path, monkeypatch):
-    """A folder with one judged claim at the preset tiny."""
+    """A folder with one judged claim at the preset tiny, and a workflow."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "Snakefile").touch()
     layout = Layout("tiny", Path("results"))
     parts = [
         {"label": f"mean accuracy (points), {cell} minus grpo-vanilla", "mean": mean, "threshold": -1.0, "power": power}
@@ -270,6 +271,17 @@ def test_cells_beyond_the_default_need_the_target_that_has_them(layout):
     experiments = Experiments()
     notes = advice(found, seeds_needed(found), "spec_rl", experiments, experiments.preset("tiny"), layout)
     assert notes[1] == "start them with: snakemake reproduction --config preset=tiny papers=spec_rl seeds=4"
+
+
+def test_a_folder_without_a_workflow_names_no_command_of_it(layout):
+    """A report of published results has no runs that could go on."""
+    Path("Snakefile").unlink()
+    found = claim(needed=4) | {"evidence": "e", "manifests": {}}
+    found["parts"][0] |= {"label": "l", "mean": 1.0, "threshold": 0.0}
+    experiments = Experiments()
+    notes = advice(found, seeds_needed(found), "spec_rl", experiments, experiments.preset("tiny"), layout)
+    assert len(notes) == 2
+    assert "cannot be continued without their runs" in notes[1]
 
 
 def test_differences_of_rounding_are_no_spread():

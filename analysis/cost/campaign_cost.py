@@ -176,7 +176,8 @@ def training_line(cell_ids: Sequence[str], experiments: Experiments, preset: Pre
     if not known:
         return ""
     rest = f", and {unknown} runs of unknown hours" if unknown else ""
-    return f"training: {sum(known):,.0f} {unit(preset)} by `redraft cost`{rest}"
+    hours = sum(known)
+    return f"training: {f'{hours:,.0f}' if hours >= 10 else f'{hours:.2g}'} {unit(preset)} by `redraft cost`{rest}"
 
 
 def unit(preset: Preset) -> str:

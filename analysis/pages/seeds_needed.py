@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from redraft.analysis.claims.verdicts import INCONCLUSIVE, REASONS
@@ -125,6 +126,8 @@ def advice(
     if preset.blocks > 1 and row.needed > preset.blocks:
         fix = f"one with `blocks: {row.needed}` and as many seeds has enough"
         return [*found, f"the preset has {preset.blocks} blocks; {fix}"]
+    if not Path("Snakefile").exists():
+        return [*found, "these results cannot be continued without their runs; in a checkout all of them are trained"]
     target, missing = _command(paper, set(claim["manifests"]), row.needed, experiments, preset, layout)
     cost = training_line(missing, experiments, preset, layout) or "hours unknown"
     command = f"snakemake {target}--config preset={preset.name} papers={paper} seeds={row.needed}"
