@@ -118,28 +118,14 @@ def _targets(
 
 def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tuple[int, ...]:
     """The looks of the campaign, which are written before its first one and do not change."""
-    from redraft.analysis.data.sequential import check_looks, planned, read_looks, write_looks
+    from redraft.analysis.data.sequential import planned, read_looks, write_looks
     from redraft.analysis.pages.claims_page import is_untested
 
     file = layout.looks(paper)
     known, judged = read_looks(file), _judged(layout, paper)
     if known and not looks:
         return known
-    # Of the default looks those that the preset's blocks allow.
-    fitting = [look for look in LOOKS if preset.blocks == 1 or look <= preset.blocks]
-    if not looks and not fitting:
-        raise UserError(
-            f"the first default look is after {LOOKS[0]} blocks, and the preset has fewer",
-            key="blocks",
-            value=preset.blocks,
-            hint="plan other looks with --looks",
-        )
-    try:
-        asked = check_looks([int(number) for number in looks.split(",")] if looks else fitting, "", "--looks")
-    except ValueError:
-        raise UserError(
-            "this is no list of whole numbers", key="--looks", value=looks, allowed=f"such as {LOOKS_TEXT}"
-        ) from None
+    asked = _asked(looks, preset)
     if known and (asked == known or planned(asked, known[0]) == known):
         return known
     if known and judged:
@@ -178,6 +164,26 @@ def _plan(layout: "Layout", paper: str, looks: str, preset: "PresetModel") -> tu
         )
     write_looks(file, found)
     return found
+
+
+def _asked(looks: str, preset: "PresetModel") -> tuple[int, ...]:
+    """The looks that `--looks` lists, or those of the default looks that the preset's blocks allow."""
+    from redraft.analysis.data.sequential import check_looks
+
+    fitting = [look for look in LOOKS if preset.blocks == 1 or look <= preset.blocks]
+    if not looks and not fitting:
+        raise UserError(
+            f"the first default look is after {LOOKS[0]} blocks, and the preset has fewer",
+            key="blocks",
+            value=preset.blocks,
+            hint="plan other looks with --looks",
+        )
+    try:
+        return check_looks([int(number) for number in looks.split(",")] if looks else fitting, "", "--looks")
+    except ValueError:
+        raise UserError(
+            "this is no list of whole numbers", key="--looks", value=looks, allowed=f"such as {LOOKS_TEXT}"
+        ) from None
 
 
 def _judged(layout: "Layout", paper: str) -> "Sequence[Judged]":
