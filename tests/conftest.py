@@ -15,7 +15,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # likewise before huggingface_hub
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadFileScheduling
 
 from redraft.cli.app import main
 from tests.checkout import ROOT, finished_campaign
@@ -110,17 +109,11 @@ LAST = ("test_vllm_speculation",)
 """After all others: n-grams load numba, and the installed vLLM can make no other engine in a process that has it."""
 
 
-class Scheduling(LoadFileScheduling):
-    """All tests of a file run in one worker, and those of all files that train under verl too."""
-
-    def _split_scope(self, nodeid):
-        file = super()._split_scope(nodeid)
-        return "verl" if Path(file).stem in VERL else file
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    return Scheduling(config, log)
+    from tests.scheduling import Scheduling  # imports pytest-xdist, which the environments for GPUs do not have
+
+    return Scheduling(config, log, VERL)
 
 
 def pytest_collection_modifyitems(items):
