@@ -209,6 +209,10 @@ def test_a_step_in_which_no_pass_speculated_has_no_draft_length(runs):
     assert by_seed(found, "max:draft_length", "a") == {0: 3}
     assert by_seed(found, "steps_to:2:draft_length", "a") == {0: 1}
     assert by_seed(found, "steps_to:4:draft_length", "a") == {0: math.inf}
+    share = runs.steps["speculated_passes"].mask(runs.steps["step"] == 5)  # a step without a decoding pass
+    assert by_seed(
+        Runs(runs.runs, runs.steps.assign(speculated_passes=share), runs.scores), "max:draft_length", "a"
+    ) == {0: 3}
     nothing = Runs(runs.runs, runs.steps.assign(speculated_passes=0.0), runs.scores)
     for quantity in ("mean@1-7:draft_length", "max:draft_length", "max:token_acceptance", "steps_to:2:draft_length"):
         assert math.isnan(by_seed(nothing, quantity, "a")[0])

@@ -16,7 +16,7 @@ def with_measurements(steps: pd.DataFrame) -> pd.DataFrame:
     So is the draft length γ of a step in which no pass speculated: the record has the setting, which nothing used.
     """
     found = steps.reindex(columns=[*steps.columns, *sorted(fields() - set(steps))])
-    return found.assign(draft_length=found["draft_length"].mask(found["speculated_passes"] == 0))
+    return found.assign(draft_length=found["draft_length"].where(found["speculated_passes"] > 0))
 
 
 def token_acceptance(steps: pd.DataFrame) -> pd.Series:
