@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from redraft.config import Experiments
 from redraft.files import read_json, read_json_lines
 from tests.slurm.campaign import MARKS, copy_to, end, site, start
 from tests.slurm.cluster import Cluster, until
-from tests.verl_runs import LAYOUT, WITH_VLLM
+from tests.verl_runs import LAYOUT, WITH_VLLM, add_cells, total
 
 pytestmark = [*MARKS, WITH_VLLM]
 
-RUN = LAYOUT.run("spec_rl/grpo-spec-l0.5", 0)
+VARIANT = "dapo-weighted"
+RUN = LAYOUT.run(f"spec_rl/{VARIANT}", 0)
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """The preset for two cores on two nodes, two steps, with a processor on each that stands for a GPU."""
+    """The preset for two cores on two nodes, each with a processor that stands for a GPU, and a cell of four steps."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     copy_to(folder)
@@ -26,10 +26,11 @@ def checkout(tmp_path):
     file = folder / "experiments/presets/verl-tiny.yaml"
     preset = yaml.safe_load(file.read_text())
     preset["engine"]["nodes"] = 2
-    preset["trainer"]["evaluate_every"] = 1
-    trainer = Experiments(folder).run("spec_rl/grpo-vanilla", 0, "verl-tiny").trainer
-    preset["data"]["deepmath-6k"]["size"] = trainer.prompts_per_step
     file.write_text(yaml.safe_dump(preset, sort_keys=False))
+    add_cells(
+        folder,
+        {VARIANT: {"algorithm": {"kind": "dapo"}, "reuse": {"kind": "weighted"}, "trainer": {"temperature": 0.7}}},
+    )
     return folder
 
 
@@ -43,12 +44,31 @@ def test_verl_trains_over_two_nodes_of_a_job_and_leaves_nothing_behind(checkout,
         # Slurm forgets the job of the initial policy after five minutes, which a run on a quick machine does not take.
         assert "2 one,two" in ended
     records = read_json_lines(run / "steps.jsonl")
-    assert [record["rollouts"] for record in records] == [64, 64]
-    assert records[1]["tokens_reused"] > 0
-    assert max(record["log_prob_gap_max"] for record in records) < 1e-3, "else a replica of vLLM kept old weights"
+    assert [(r["step"], r["epoch"], r["rollouts"]) for r in records] == [(i, i // 2, 64) for i in range(4)]
+    assert total(records, "tokens_reused", 0) == 0 < total(records, "tokens_reused", 1)
+    updates = [record for record in records if record["updated"]]
+    assert [r["updated"] for r in records] == gathered(records)
+    assert [r["training_step"] for r in updates] == list(range(1, len(updates) + 1))
+    assert max(r["log_prob_gap_max"] for r in updates) < 1e-3, "else a replica of vLLM kept old weights"
+    assert any(r["gradient_norm"] > 0 for r in updates)
+    weights = [record["mean_weight"] for record in updates]
+    of_drafts = [weight for record, weight in zip(updates, weights, strict=True) if record["tokens_reused"]]
+    assert of_drafts, "no update with drafts"
+    assert all(0.2 < weight < 5 for weight in weights)
+    assert all(weight == pytest.approx(1, abs=1e-3) for weight in weights if weight not in of_drafts)
     assert read_json(run / "manifest.json")["node"]["slurm_job"]
     assert (run / "ray.log").read_text().count("Ray runtime started") == 2
     until(lambda: not left_of(checkout), limit=60)
+
+
+def gathered(records, prompts=16):
+    """Whether DAPO updates at each step: when as many groups as a batch has prompts were informative since the last."""
+    waiting, updates = 0, []
+    for record in records:
+        waiting += round(record["informative"] * prompts)
+        updates.append(waiting >= prompts)
+        waiting = 0 if updates[-1] else waiting
+    return updates
 
 
 def left_of(checkout):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from redraft.files import read_json_lines
 from redraft.layout import Layout
@@ -14,6 +15,19 @@ LIMIT = 900
 """Time limit of one run under verl in seconds, for a busy machine."""
 LAYOUT = Layout("verl-tiny")
 MODEL = LAYOUT.model("qwen3-1.7b-base")
+
+
+def add_cells(folder, variants):
+    """Give a copy of the repository cells of SPEC-RL with 32 problems.
+
+    Args:
+        variants: settings of each by its name.
+    """
+    cells = folder / "experiments/spec_rl/cells.yaml"
+    content = yaml.safe_load(cells.read_text())
+    shared = {"model": MODEL.name, "data": "deepmath-2k"}
+    content["grids"].append({"name": "variants", "beyond_paper": True, "cell": shared, "axes": {"variant": variants}})
+    cells.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
 def total(records, key, epoch):
