@@ -1,10 +1,12 @@
 """Published results: packing, reports of them, and comparison of other results with them."""
 
 import csv
+import io
 import json
 import math
 import re
 import shutil
+import tarfile
 import zipfile
 from contextlib import chdir
 from dataclasses import replace
@@ -34,6 +36,7 @@ from redraft.analysis.reference.numbers import (
     of_times,
     predicted,
 )
+from redraft.analysis.reference.packs import read_pack
 from redraft.analysis.reference.page import END, START
 from redraft.analysis.reference.prediction import corrected, p_values, share_of_divisions
 from redraft.analysis.reference.published import Published, record_file, runs_file
@@ -115,17 +118,17 @@ def test_a_campaign_is_published_whole_and_small(packed):
     assert record["hours"] == pytest.approx(
         sum(json.loads((packed / file).read_text())["seconds"] for file in manifests) / 3600
     )
-    with zipfile.ZipFile(runs_file(layout, "spec_rl")) as archive:
-        for file in manifests:
-            assert archive.read(file.as_posix()) == (packed / file).read_bytes()
+    runs = read_pack(runs_file(layout, "spec_rl"))
+    assert all(runs[file.as_posix()] == (packed / file).read_bytes() for file in manifests)
     kinds = {Path(name).suffix for name in record["sha256"]}
-    assert kinds == {".csv", ".md", ".svg", ".json", ".sha256", ".parquet", ".zip"}
+    assert kinds == {".csv", ".md", ".svg", ".json", ".sha256", ".parquet", ".xz"}
     own = packed / "results/smoke/tables/spec_rl/table01.csv"
     header, *rows = csv.reader(own.open())
     shown_header, *shown = csv.reader((layout.tables("spec_rl") / "table01.csv").open())
-    at = header.index("manifests")
-    assert shown_header == header[:at] + header[at + 1 :]
-    assert shown == [row[:at] + row[at + 1 :] for row in rows]
+    kept = [i for i, name in enumerate(header) if name not in ("manifests", "stand_in")]
+    assert len(header) - len(kept) == 2
+    assert shown_header == [header[i] for i in kept]
+    assert shown == [[row[i] for i in kept] for row in rows]
 
 
 def test_the_archive_has_what_regrading_needs_and_no_policy(packed):
@@ -316,11 +319,19 @@ def test_a_wrong_folder_of_published_results_is_named_with_the_presets_that_ther
     assert "no such folder" in mistake(place, "check", "results/smoke", "--reference", "nowhere/smoke")
 
 
-def test_a_zip_file_that_leads_elsewhere_is_refused(place, mistake):
-    file = runs_file(Layout("smoke", REFERENCE), "spec_rl")
-    with zipfile.ZipFile(file, "a") as archive:
-        archive.writestr("results/smoke/../../../evil", "x")
+def packed_again(file, content):
+    """Replace the files of a published pack."""
+    with tarfile.open(file, "w:xz") as pack:
+        for name, data in content.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            pack.addfile(entry, io.BytesIO(data))
     rehash(file)
+
+
+def test_a_pack_that_leads_elsewhere_is_refused(place, mistake):
+    file = runs_file(Layout("smoke", REFERENCE), "spec_rl")
+    packed_again(file, read_pack(file) | {"results/smoke/../../../evil": b"x"})
     assert "leads out" in mistake(place, "report", "results/reference/smoke", "--output", "out")
     assert not (place.parent / "evil").exists()
 
@@ -424,15 +435,10 @@ def _published_manifest(change):
     """Change the published manifest of one run."""
     file = runs_file(Layout("smoke", REFERENCE), "spec_rl")
     name = "results/smoke/runs/spec_rl/grpo-vanilla/seed0/manifest.json"
-    with zipfile.ZipFile(file) as archive:
-        content = {each: archive.read(each) for each in archive.namelist()}
+    content = read_pack(file)
     manifest = json.loads(content[name])
     change(manifest)
-    content[name] = json.dumps(manifest).encode()
-    with zipfile.ZipFile(file, "w") as archive:
-        for each, data in content.items():
-            archive.writestr(each, data)
-    rehash(file)
+    packed_again(file, content | {name: json.dumps(manifest).encode()})
 
 
 def _set(part, key, value):
@@ -586,15 +592,19 @@ def test_numbers_that_are_not_there_are_counted(place, capsys):
 def test_damaged_published_files_are_errors(place, mistake):
     layout = Layout("smoke", REFERENCE)
     file, kept = runs_file(layout, "spec_rl"), runs_file(layout, "spec_rl").read_bytes()
-    file.write_bytes(b"no zip")
-    rehash(file)
-    for command in (("check", "results/smoke"), ("report", "results/reference/smoke", "--output", "out")):
-        assert "damaged" in mistake(place, *command)
-    for content in (b"[1]", b"{}", b"no json"):
-        with zipfile.ZipFile(file, "w") as archive:
-            for name in ("manifest.json", "scores.json"):
-                archive.writestr(f"results/smoke/runs/spec_rl/grpo-vanilla/seed0/{name}", content)
+    with tarfile.open(place / "link.tar.xz", "w:xz") as pack:
+        link = tarfile.TarInfo("results/smoke/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        pack.addfile(link)
+    # No pack, the half of one, and one with a link in it.
+    for damage in (b"no pack", kept[: len(kept) // 2], (place / "link.tar.xz").read_bytes()):
+        file.write_bytes(damage)
         rehash(file)
+        for command in (("check", "results/smoke"), ("report", "results/reference/smoke", "--output", "out")):
+            assert "damaged" in mistake(place, *command)
+    for content in (b"[1]", b"{}", b"no json"):
+        names = ("manifest.json", "scores.json")
+        packed_again(file, {f"results/smoke/runs/spec_rl/grpo-vanilla/seed0/{name}": content for name in names})
         assert "damaged" in mistake(place, "check", "results/smoke")
     file.write_bytes(kept)
     rehash(file)
@@ -614,10 +624,10 @@ def test_a_file_that_the_record_does_not_list_is_an_error(place, mistake):
     rehash(layout.tables("spec_rl") / "table99.csv")
     record = record_file(layout, "spec_rl")
     content = json.loads(record.read_text())
-    del content["sha256"]["runs/spec_rl.zip"]
+    del content["sha256"]["runs/spec_rl.tar.xz"]
     write_json(record, content)
     runs_file(layout, "spec_rl").unlink()
-    assert "lacks the hash of runs/spec_rl.zip" in mistake(place, "check", "results/smoke")
+    assert "lacks the hash of runs/spec_rl.tar.xz" in mistake(place, "check", "results/smoke")
 
 
 def test_a_published_table_that_is_not_made_is_named(place, capsys):

@@ -55,18 +55,22 @@ def figure_assets() -> tuple[str, str]:
     return css, licence + js
 
 
-def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsampled: Set[str] = frozenset()) -> str:
+def figure_fragment(
+    figure: Figure, stem: Path, paper: str, folder: Path, unsampled: Set[str] = frozenset(), stand_in: str = ""
+) -> str:
     """The HTML of one figure, `<figure id="<paper>-figure<number>">`; a paragraph with that id if it has no data.
 
-    Its files are those of `redraft.analysis.figures.figure_files`; links are relative to the folder, which is the
-    page's.
+    Its files are those of `redraft.analysis.figures.figure_files`.
+
+    Args:
+        folder: that of the page, to which links are relative.
+        stand_in: note that the page has and its drawings need not repeat.
     """
     data = read_points(stem.with_suffix(".csv"))
     shown = with_data(figure, data)
     lines = [panel for panel in shown if figure.axis(panel) in LINES]
     # Only with both kinds of panels: else all are interactive, or all are in the one drawing.
     still = still_drawing(stem) if lines and len(lines) < len(shown) else None
-    stand_in = next(filter(None, data["stand_in"]), "") if "stand_in" in data else ""
     # The keys above a figure are of its interactive panels; a drawing has its own legend.
     of_lines = data[data["panel"].isin([panel.title for panel in lines])]
     marks = {

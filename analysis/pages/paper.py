@@ -216,7 +216,14 @@ class Paper:
                 "number": each.number,
                 "name": each.heading,
                 "title": each.title,
-                "html": figure_fragment(each, self.layout.figure(self.name, each.number), self.name, pages, unsampled),
+                "html": figure_fragment(
+                    each,
+                    self.layout.figure(self.name, each.number),
+                    self.name,
+                    pages,
+                    unsampled,
+                    self.preset.stand_in,
+                ),
             }
             for each in declarations
             if self._is_made(self.layout.figure(self.name, each.number))

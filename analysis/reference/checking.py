@@ -6,7 +6,6 @@ other result is compared by the numbers of tables (`redraft.analysis.reference.n
 
 import json
 import math
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from redraft.analysis.reference.numbers import (
     all_numbers,
     judged,
 )
+from redraft.analysis.reference.packs import read_pack
 from redraft.analysis.reference.published import Published, runs_file
 from redraft.files import errors_of_reading, sha256
 from redraft.layout import Layout
@@ -110,30 +110,29 @@ def _runs(
     """Comparison of each evaluated run whose cell and seed are published."""
     known, file = published.layout, runs_file(published.layout, paper)
     other_collected = Runs.load(known.collected(paper))
-    with errors_of_reading(file, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
-        names = set(archive.namelist())
-        for manifest in layout.manifests(paper):
-            folder = manifest.parent
-            cell, seed = folder.parent.name, int(folder.name.removeprefix("seed"))
-            # The published names are below results/<preset>, whatever the folder of these results is.
-            name = f"results/{known.preset}/runs/{paper}/{cell}/{folder.name}"
-            if f"{name}/manifest.json" not in names or not (folder / "scores.json").exists():
-                continue
-            check_run(folder)
-            with errors_of_reading(file, ValueError, KeyError):
-                other = _Manifest.model_validate_json(archive.read(f"{name}/manifest.json"))
-                content = archive.read(f"{name}/scores.json")
-                SCORES.validate_json(content)
-            scores = json.loads(content)
-            needed = [name for name, each in _Manifest.model_fields.items() if each.is_required()]
-            own = _Manifest.model_validate(read_manifest(manifest, *needed))
-            outcome, reason = _compare_run(own, read_scores(folder), other, scores)
-            # A run that was trained since is not among the collected ones.
-            if outcome == AGREES and collected and made_from.get(str(manifest)) == sha256(manifest):
-                changed = _changed_records(collected, other_collected, cell, seed)
-                if changed:
-                    outcome, reason = DIFFERS, f"equal policies have other records: {changed}"
-            yield ComparedRun(f"{paper}/{cell}/{folder.name}", outcome, reason)
+    pack = read_pack(file)
+    for manifest in layout.manifests(paper):
+        folder = manifest.parent
+        cell, seed = folder.parent.name, int(folder.name.removeprefix("seed"))
+        # The published names are below results/<preset>, whatever the folder of these results is.
+        name = f"results/{known.preset}/runs/{paper}/{cell}/{folder.name}"
+        if f"{name}/manifest.json" not in pack or not (folder / "scores.json").exists():
+            continue
+        check_run(folder)
+        with errors_of_reading(file, ValueError, KeyError):
+            other = _Manifest.model_validate_json(pack[f"{name}/manifest.json"])
+            content = pack[f"{name}/scores.json"]
+            SCORES.validate_json(content)
+        scores = json.loads(content)
+        needed = [name for name, each in _Manifest.model_fields.items() if each.is_required()]
+        own = _Manifest.model_validate(read_manifest(manifest, *needed))
+        outcome, reason = _compare_run(own, read_scores(folder), other, scores)
+        # A run that was trained since is not among the collected ones.
+        if outcome == AGREES and collected and made_from.get(str(manifest)) == sha256(manifest):
+            changed = _changed_records(collected, other_collected, cell, seed)
+            if changed:
+                outcome, reason = DIFFERS, f"equal policies have other records: {changed}"
+        yield ComparedRun(f"{paper}/{cell}/{folder.name}", outcome, reason)
 
 
 class _Manifest(Typed):

@@ -11,13 +11,14 @@ from redraft.analysis.data.timing import timed_unevenly
 from redraft.analysis.pages import headline
 from redraft.analysis.pages.claims_page import CLAIMS, counts
 from redraft.analysis.pages.run_pages import RunView, views
+from redraft.analysis.reference.packs import name_of, write_pack
 from redraft.analysis.reference.published import (
     PUBLISHED,
     files_of,
+    published_csv,
     record_file,
     runs_file,
     sample_file,
-    without_manifests,
 )
 from redraft.config import Experiments
 from redraft.data_dictionary import write_descriptions
@@ -69,12 +70,12 @@ def publish(layout: Layout, paper: str, target: Layout, archives: Path) -> dict[
     for name in files_of(target, paper):
         (target.folder / name).unlink()
     for name, path in files.items():
-        write_atomically(target.folder / name, without_manifests(path) if path.suffix == ".csv" else path.read_bytes())
+        write_atomically(target.folder / name, published_csv(path) if path.suffix == ".csv" else path.read_bytes())
     root = layout.folder.parent
     small = [f for run in runs for f in (*_with_hash(run.folder / "manifest.json"), run.folder / "scores.json")]
     small += [Path(str(file)) for file in measured.runs.runs["initial"].unique()]
-    _zip(runs_file(target, paper), small, root)
-    _zip(sample_file(target, paper), _sample(runs[0]), root)
+    write_pack(runs_file(target, paper), small, root)
+    write_pack(sample_file(target, paper), _sample(runs[0]), root)
     archive = archives / f"{layout.preset}-{paper}.zip"
     number = _zip(archive, [*_archived(layout, measured, runs)], root)
     digest = sha256(archive)
@@ -198,14 +199,11 @@ def _sample(run: RunView) -> list[Path]:
 
 
 def _zip(file: Path, content: Iterable[Path], root: Path) -> int:
-    """Write a zip file that is the same for the same content, and return its number of files.
-
-    Names are those below the folder of results, with its own name first.
-    """
+    """Write a zip file that is the same for the same content, and return its number of files."""
     number = 0
     with atomic(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(content):
-            entry = zipfile.ZipInfo(f"results/{path.relative_to(root).as_posix()}", EPOCH)
+            entry = zipfile.ZipInfo(name_of(path, root), EPOCH)
             entry.external_attr = 0o644 << 16
             # Parquet files are compressed already.
             entry.compress_type = zipfile.ZIP_STORED if path.suffix == ".parquet" else zipfile.ZIP_DEFLATED

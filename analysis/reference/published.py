@@ -1,8 +1,9 @@
 """Published results of a campaign: the record of a paper, and the files that it names.
 
 A folder of published results has the layout of a preset's results (`redraft.layout.Layout`), with fewer files. The
-manifests of a paper's runs are in one zip file. Data of tables and figures lack the column `manifests`, which is most
-of their size and follows from cell and seeds. The record of a paper lists every file with its hash.
+manifests of a paper's runs are in one pack. Data of tables and figures lack columns that are most of their size:
+`manifests` follows from cell and seeds, `stand_in` from the preset. The record of a paper lists every file with its
+hash.
 """
 
 import contextlib
@@ -107,7 +108,7 @@ class Published:
 
 def published_presets(root: Path) -> list[str]:
     """Presets whose results are published in folders of `root`."""
-    return sorted({file.parents[1].name for file in root.glob("*/runs/*.zip")})
+    return sorted({file.parents[1].name for file in root.glob("*/runs/*.tar.xz")})
 
 
 NEEDED = ("collected.json", "runs.parquet", "steps.parquet", "scores.parquet", "measured.json", "measured.parquet")
@@ -118,13 +119,13 @@ def files_of(layout: Layout, paper: str) -> set[str]:
     """Names of all files of a paper in a folder of published results, but not of its record."""
     folders = (layout.tables(paper), layout.figures(paper), layout.collected(paper))
     found = {file for folder in folders for file in folder.rglob("*") if file.is_file()}
-    for folder in (layout.claims(paper).parent, layout.cases(paper).parent, *(layout.folder / n for n in ZIPS)):
+    for folder in (layout.claims(paper).parent, layout.cases(paper).parent, *(layout.folder / n for n in PACKS)):
         found |= {file for file in folder.glob(f"{paper}.*") if file.is_file()}
     return {file.relative_to(layout.folder).as_posix() for file in found}
 
 
-ZIPS = ("runs", "samples")
-"""Folders of zip files."""
+PACKS = ("runs", "samples")
+"""Folders of packs."""
 
 
 def record_file(layout: Layout, paper: str) -> Path:
@@ -134,22 +135,26 @@ def record_file(layout: Layout, paper: str) -> Path:
 
 
 def runs_file(layout: Layout, paper: str) -> Path:
-    """Zip file with the manifests and scores of a paper's runs, and the records of their initial policies' evaluation.
+    """Pack with the manifests and scores of a paper's runs, and the records of their initial policies' evaluation.
 
     Names in it are paths in a preset's results.
     """
-    return layout.folder / "runs" / f"{layout.collected(paper).name}.zip"
+    return layout.folder / "runs" / f"{layout.collected(paper).name}.tar.xz"
 
 
 def sample_file(layout: Layout, paper: str) -> Path:
-    """Zip file with all records of one run: the rollouts of its first and last step, generations and grades."""
-    return layout.folder / "samples" / f"{layout.collected(paper).name}.zip"
+    """Pack with all records of one run: the rollouts of its first and last step, generations and grades."""
+    return layout.folder / "samples" / f"{layout.collected(paper).name}.tar.xz"
 
 
-def without_manifests(file: Path) -> bytes:
-    """Data of a table or figure without the column `manifests`."""
+LEFT_OUT = ("manifests", "stand_in")
+"""Columns that published data of tables and figures lack."""
+
+
+def published_csv(file: Path) -> bytes:
+    """Data of a table or figure without the columns that are not published."""
     header, *rows = csv.reader(io.StringIO(file.read_text(encoding="utf-8"), newline=""))
-    kept = [i for i, name in enumerate(header) if name != "manifests"]
+    kept = [i for i, name in enumerate(header) if name not in LEFT_OUT]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([row[i] for i in kept] for row in (header, *rows))
     return text.getvalue().encode()

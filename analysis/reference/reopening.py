@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,12 @@ from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.measured import RECORD
 from redraft.analysis.data.statistics import ROUNDING
 from redraft.analysis.pages.report_pages import report
-from redraft.analysis.reference.published import Published, inside, runs_file, without_manifests
+from redraft.analysis.reference.packs import read_pack
+from redraft.analysis.reference.published import PACKS, Published, inside, published_csv, runs_file
 from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
 from redraft.errors import UserError
-from redraft.files import atomic, errors_of_reading, write_atomically
+from redraft.files import atomic, write_atomically
 from redraft.layout import REOPENED, Layout, check_inside
 from redraft.result_files import record_derived
 
@@ -64,7 +64,7 @@ def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple
     return layout, {paper: _differing(published, paper, layout) for paper in chosen}
 
 
-AGAIN = ("tables/", "claims/")
+AGAIN = ("tables", "claims")
 """Starts of the names of files that are made again."""
 TOLERANCE = 1e-9
 """Largest relative difference of equal numbers."""
@@ -104,16 +104,13 @@ def _unpack(published: Published, paper: str, layout: Layout) -> None:
     source = published.layout
     for name in published.records[paper]["sha256"]:
         # Tables and claims are made again; copies of them could not differ from themselves.
-        if not name.endswith(".zip") and not name.startswith(AGAIN):
+        if Path(name).parts[0] not in (*AGAIN, *PACKS):
             with atomic(layout.folder / name) as temporary:
                 shutil.copyfile(source.folder / name, temporary)
     runs = runs_file(source, paper)
-    with errors_of_reading(runs, zipfile.BadZipFile), zipfile.ZipFile(runs) as archive:
-        for name in archive.namelist():
-            # Names are results/<preset>/..., and the file may be someone else's.
-            file = check_inside(layout.root.parent / name, layout.folder, runs, "name")
-            with atomic(file) as temporary:
-                temporary.write_bytes(archive.read(name))
+    for name, content in read_pack(runs).items():
+        # Names are results/<preset>/..., and the file may be someone else's.
+        write_atomically(check_inside(layout.root.parent / name, layout.folder, runs, "name"), content)
 
 
 def _differing(published: Published, paper: str, layout: Layout) -> list[str]:
@@ -127,10 +124,10 @@ def _differing(published: Published, paper: str, layout: Layout) -> list[str]:
         for file in folder.glob("*" if folder == layout.tables(paper) else f"{paper}.*")
         if file.suffix in (".csv", ".md") or folder != layout.tables(paper)
     }
-    known = {name for name in published.records[paper]["sha256"] if name.startswith(AGAIN)}
+    known = {name for name in published.records[paper]["sha256"] if Path(name).parts[0] in AGAIN}
     found = set(made) ^ known
     for name in known & set(made):
-        again = without_manifests(made[name]) if name.endswith(".csv") else made[name].read_bytes()
+        again = published_csv(made[name]) if name.endswith(".csv") else made[name].read_bytes()
         before = (published.layout.folder / name).read_bytes()
         # The hash of a file follows from it.
         if not name.endswith(".sha256") and not _same(_content(name, again), _content(name, before)):
