@@ -31,7 +31,7 @@ PAPER ?= spec_rl
 N ?= 50
 SEED ?= 0
 # All tests of a file run in one worker, which shares their fixtures; tests/conftest.py orders the files. On two cores a
-# third and a fourth worker compute while others wait for a disk or a process; tests that start servers use both cores.
+# third and a fourth worker compute while others wait for a disk or a process; a fourth one's servers do not fit into 24 GiB.
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 # See envs/install.sh.
 export PIP_USER := 0
@@ -59,7 +59,7 @@ fast: $(READY) ## run the tests without servers or a package index
 # `test` comes first, since it must pass without the other environments.
 test-all: test ## also run the tests that start vLLM, Ray, Slurm, lighteval or TRL, or use a package index
 	@$(MAKE) --no-print-directory --jobs 3 lighteval trl vllm-of-gpu
-	$(PYTEST) -n 2 -m servers
+	$(PYTEST) -n 3 -m servers
 
 reference: $(READY) ## publish the finished campaign of PAPER at PRESET in results/reference
 	redraft publish $(PAPER) --preset $(PRESET)

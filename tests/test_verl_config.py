@@ -331,6 +331,7 @@ def test_on_a_processor_all_is_exact_and_of_no_gpu():
     assert values(config.trainer, "device", "n_gpus_per_node") == ["cpu", 1]
     assert config.ray_kwargs.ray_init.num_gpus == 1
     assert verl.environment(gpu=False)["VERL_PLATFORM"] == "cpu"
+    assert verl.environment(gpu=False)["RAY_worker_niceness"] == "0"
 
 
 @pytest.mark.parametrize("flash", [True, False])

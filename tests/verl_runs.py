@@ -11,7 +11,7 @@ from redraft.files import read_json_lines
 from redraft.layout import Layout
 
 WITH_VLLM = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
-LIMIT = 900
+LIMIT = 1500
 """Time limit of one run under verl in seconds, for a busy machine."""
 LAYOUT = Layout("verl-tiny")
 MODEL = LAYOUT.model("qwen3-1.7b-base")

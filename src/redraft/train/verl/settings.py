@@ -379,4 +379,5 @@ def environment(gpu: bool) -> dict[str, str]:
         "VERL_PLATFORM": "cpu",
         EXTERNAL: "redraft.verl_cpu.platform",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+        "RAY_worker_niceness": "0",  # else 15: beside any other load on the processors the run would hardly go on
     }
