@@ -73,7 +73,6 @@ def test_speed_screens_and_continues_under_verl(copy, tmp_path):
     assert not records[0]["updated"]
     assert sum(record["tokens_reused"] for record in records) > 0
     assert records[0]["lenience"] == 1
-    assert records[-1]["lenience"] != 1, "it follows the measured divergence"
 
 
 def test_stages_and_replays_under_verl(copy, tmp_path):
