@@ -239,7 +239,7 @@ def test_the_command_has_the_same_as_json_and_says_how_to_start(layout, capsys):
     seeds("quality-kept", "tiny", wide=False, as_json=True)
     found = json.loads(capsys.readouterr().out)
     (row,) = found["rows"]
-    assert (row["units"], row["needed"], row["could_see"], row["decides"]) == (3, 4, "3.1", True)
+    assert (row["units"], row["needed"], row["could_show"], row["decides"]) == (3, 4, "3.1", True)
     assert found["notes"][1:] == [
         "an effect as measured needs 1 more block",
         "start them with: snakemake --config preset=tiny papers=spec_rl seeds=4",

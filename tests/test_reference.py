@@ -1001,3 +1001,12 @@ def test_rows_are_compared_number_by_number():
 def test_a_file_that_cannot_be_read_is_another_one(name, text):
     assert reopening._content(name, text) == text
     assert not reopening._same(reopening._content(name, text), reopening._content(name, b"{}"))
+
+
+def test_verdicts_of_weak_tests_say_so_where_they_are_printed(place, capsys):
+    main_ended(["claims", "spec_rl", "--preset", "smoke"])
+    printed = " ".join(capsys.readouterr().out.split())
+    weak = [claim.weak for claim in Experiments().claims("spec_rl").claims if claim.weak]
+    assert len(weak) >= 3
+    assert all(f"Weak test: {reason}" in printed for reason in weak)
+    assert printed.count("Weak test: ") == len(weak)

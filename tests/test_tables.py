@@ -323,13 +323,13 @@ def test_a_difference_of_two_of_the_paper_s_averages_is_noisy_by_most_of_a_point
 
 
 @pytest.mark.parametrize(("effect", "shown"), [(3.14159, "3.1"), (math.inf, "∞"), (math.nan, None)])
-def test_the_details_of_a_number_say_what_it_could_have_seen(runs, effect, shown):
+def test_the_details_of_a_number_say_what_it_could_show(runs, effect, shown):
     spec, cells = made(runs, 3)
     cells["detectable"] = math.nan
     chosen = (cells["row"] == "+ SPEC-RL, ℓ = e^0.5") & (cells["column"] == "average_difference")
     assert chosen.sum() == 1
     cells.loc[chosen, "detectable"] = effect
-    found = re.findall(r"<dt>Could have seen</dt><dd>([^<]*)</dd>", render.html(sheet(spec, cells), Path("results")))
+    found = re.findall(r"<dt>Could show</dt><dd>([^<]*)</dd>", render.html(sheet(spec, cells), Path("results")))
     assert found == ([shown] if shown else [])
 
 

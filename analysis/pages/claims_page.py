@@ -210,6 +210,7 @@ def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: boo
             "about": claim.about,
             "quotation": claim.quotation,
             "evidence": with_minus(evidence),
+            "weak": claim.weak,
             "same_as": "" if (other := first.setdefault(claim.test.model_dump_json(), name)) == name else other,
         }
         for name, (verdict, evidence) in shown.items()

@@ -27,7 +27,7 @@ class SeedsNeeded:
         units: blocks (seeds, if the preset has no blocks) that it has.
         mean: measured value; None if it is no finite number.
         required: required value.
-        could_see: smallest distance from the required value that so many units show in four of five campaigns, of
+        could_show: smallest distance from the required value that so many units show in four of five campaigns, of
             ratios a factor; ∞ if the spread is not known.
         needed: units that show the measured distance in four of five campaigns; None beyond `MOST_BLOCKS`.
         decides: whether the claim's verdict depends on this comparison.
@@ -37,7 +37,7 @@ class SeedsNeeded:
     units: int
     mean: float | None
     required: float
-    could_see: str
+    could_show: str
     needed: int | None
     decides: bool
 

@@ -146,7 +146,7 @@ def _terms(slot: Slot) -> dict[str, str]:
         "Value": slot.value,
         "95 % interval": slot.interval,
         "Verdict": MEANINGS.get(slot.verdict, slot.verdict),
-        "Could have seen": "" if math.isnan(cell["detectable"]) else seen,
+        "Could show": "" if math.isnan(cell["detectable"]) else seen,
         "Corrected p": "" if math.isnan(cell["p_corrected"]) else f"{cell['p_corrected']:.2g}",
         "Paper": "" if math.isnan(reported) else number(reported, decimals),
         "Deviation": f"{deviation:+.{decimals}f}".replace("-", "−") if math.isfinite(deviation) else "",

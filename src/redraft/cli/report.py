@@ -67,6 +67,8 @@ def claims(
             if not reported or row["verdict"] == "not supported":
                 echo(filled(f"  {row['verdict']}: {about_text(row)}“{row['quotation']}” (§ {row['section']})", "    "))
                 echo(filled(f"    {row['evidence']} [{row['id']}]", "    "))
+                if row["weak"] and not reported:
+                    echo(filled(f"    Weak test: {row['weak']}", "    "))
         echo()
     if without:
         reason = "no reported tables" if reported else f"no verdicts yet at the preset {preset}"
@@ -107,10 +109,10 @@ def seeds(
     if as_json:
         echo(document("seeds", {"preset": preset, "claim": claim}, map(asdict, rows), notes))
         return
-    header = ["comparison", f"{unit}s", "measured", "required", "could see", "needs"]
+    header = ["comparison", f"{unit}s", "measured", "required", "could show", "needs"]
     figures = [[_figures(value) for value in (row.mean, row.required)] for row in rows]
     shown = [
-        [row.comparison, str(row.units), *values, row.could_see, str(row.needed or "–")]
+        [row.comparison, str(row.units), *values, row.could_show, str(row.needed or "–")]
         for row, values in zip(rows, figures, strict=True)
     ]
     lines = [filled(notes[0], "  "), *([table(header, shown, wraps=["comparison"], wide=wide)] if rows else [])]
