@@ -31,13 +31,13 @@ PAPER ?= spec_rl
 N ?= 50
 SEED ?= 0
 # All tests of a file run in one worker, which shares their fixtures; tests/conftest.py orders the files. On two cores a
-# third and a fourth worker compute while others wait for a disk or a process; a fourth one's servers do not fit into 24 GiB.
+# third and a fourth worker compute while others wait for a disk or a process; tests that start servers use both cores.
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 # See envs/install.sh.
 export PIP_USER := 0
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help reproduce reference share test fast test-all check mutation bench bench-gpu mlflow docs site lock clean lighteval trl vllm-of-gpu
+.PHONY: help reproduce reference share test fast test-all under-verl other-tests check mutation bench bench-gpu mlflow docs site lock clean lighteval trl vllm-of-gpu
 
 reproduce: $(READY) ## run the workflow at PRESET (default: tiny) and print the results
 	snakemake --config preset=$(PRESET)
@@ -56,10 +56,17 @@ test: $(READY) ## check style and types, and run all tests without servers or a 
 fast: $(READY) ## run the tests without servers or a package index
 	$(PYTEST) -n 4 -m "not servers" --fork-commands
 
+# Training under verl is a chain of processes that wait for each other, so that other tests run beside it.
+test-all: $(READY) ## also run the tests that start vLLM, Ray, Slurm, lighteval or TRL, or use a package index
+	@$(MAKE) --no-print-directory --jobs 2 under-verl other-tests
+
+under-verl: $(READY)
+	$(PYTEST) -m verl
+
 # `test` comes first, since it must pass without the other environments.
-test-all: test ## also run the tests that start vLLM, Ray, Slurm, lighteval or TRL, or use a package index
+other-tests: test
 	@$(MAKE) --no-print-directory --jobs 3 lighteval trl vllm-of-gpu
-	$(PYTEST) -n 3 -m servers
+	$(PYTEST) -n 2 -m "servers and not verl"
 
 reference: $(READY) ## publish the finished campaign of PAPER at PRESET in results/reference
 	redraft publish $(PAPER) --preset $(PRESET)

@@ -6,7 +6,6 @@ import shutil
 import signal
 import sys
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -78,10 +77,7 @@ def campaign(tmp_path_factory, worker_id):
     return finished_campaign((base if worker_id == "master" else base.parent) / "campaign")
 
 
-VERL = (("test_two_nodes", "test_verl_algorithms"), ("test_verl", "test_use_in_verl_run"))
-"""Test files that train under verl, as two units of work: three such runs at once do not fit into 24 GiB."""
 LONGEST = (
-    *chain(*VERL),
     "test_workflow",
     "test_quickstart",
     "test_slurm",
@@ -108,13 +104,6 @@ LONGEST = (
 """Test files that start first, in this order, so that no worker waits for them at the end."""
 LAST = ("test_vllm_speculation",)
 """After all others: n-grams load numba, and the installed vLLM can make no other engine in a process that has it."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    from tests.scheduling import Scheduling  # imports pytest-xdist, which the environments for GPUs do not have
-
-    return Scheduling(config, log, VERL)
 
 
 def pytest_collection_modifyitems(items):

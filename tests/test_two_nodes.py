@@ -10,7 +10,7 @@ from tests.slurm.campaign import MARKS, copy_to, end, site, start
 from tests.slurm.cluster import Cluster, until
 from tests.verl_runs import LAYOUT, WITH_VLLM, add_cells, total
 
-pytestmark = [*MARKS, WITH_VLLM]
+pytestmark = [*MARKS, pytest.mark.verl, WITH_VLLM]
 
 VARIANT = "dapo-weighted"
 RUN = LAYOUT.run(f"spec_rl/{VARIANT}", 0)

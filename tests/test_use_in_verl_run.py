@@ -14,7 +14,7 @@ from redraft.integrations.verl.store import files_of
 from tests.processes import processes_of, until
 from tests.verl_runs import LIMIT, WITH_VLLM
 
-pytestmark = [pytest.mark.servers, WITH_VLLM]
+pytestmark = [pytest.mark.servers, pytest.mark.verl, WITH_VLLM]
 
 PAGE = (Path(__file__).parents[1] / "docs/use-in-verl.md").read_text(encoding="utf-8")
 (SCRIPT,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -15,7 +15,7 @@ from tests.processes import processes_of, until
 from tests.test_trainer import KEYS
 from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, command, total
 
-pytestmark = [pytest.mark.servers, WITH_VLLM]
+pytestmark = [pytest.mark.servers, pytest.mark.verl, WITH_VLLM]
 
 VANILLA, SPEC = "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0.5"
 STEPS, STEPS_PER_EPOCH = 6, 3
