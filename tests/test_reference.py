@@ -161,6 +161,7 @@ def test_a_campaign_published_again_is_the_same_to_the_byte_and_keeps_the_identi
     packing.publish(Layout("smoke"), "spec_rl", target, archives)
     with zipfile.ZipFile(archives / content["archive"]["file"]) as archive:
         assert archive.read("results/smoke/precision.json") == b"{}", "of engine.dtype: fastest"
+    assert read_pack(runs_file(target, "spec_rl"))["results/smoke/precision.json"] == b"{}"
     write_json(file, content | {"archive": content["archive"] | {"doi": "10.5281/zenodo.1", "sha256": "0"}})
     packing.publish(Layout("smoke"), "spec_rl", target, archives)
     assert json.loads(file.read_text())["archive"]["doi"] is None, "another archive has another identifier"

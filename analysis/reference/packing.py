@@ -74,6 +74,7 @@ def publish(layout: Layout, paper: str, target: Layout, archives: Path) -> dict[
     root = layout.folder.parent
     small = [f for run in runs for f in (*_with_hash(run.folder / "manifest.json"), run.folder / "scores.json")]
     small += [Path(str(file)) for file in measured.runs.runs["initial"].unique()]
+    small += [layout.precision] * layout.precision.exists()  # else `engine.dtype: fastest` would be open in a report
     write_pack(runs_file(target, paper), small, root)
     write_pack(sample_file(target, paper), _sample(runs[0]), root)
     archive = archives / f"{layout.preset}-{paper}.zip"
