@@ -37,7 +37,7 @@ PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PIP_USER := 0
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help reproduce reference share test fast test-all under-verl other-tests check mutation bench bench-gpu mlflow docs site lock clean lighteval trl vllm-of-gpu
+.PHONY: help reproduce reference share test fast test-servers test-all check mutation bench bench-gpu mlflow docs site lock clean lighteval trl vllm-of-gpu
 
 reproduce: $(READY) ## run the workflow at PRESET (default: tiny) and print the results
 	snakemake --config preset=$(PRESET)
@@ -56,17 +56,14 @@ test: $(READY) ## check style and types, and run all tests without servers or a 
 fast: $(READY) ## run the tests without servers or a package index
 	$(PYTEST) -n 4 -m "not servers" --fork-commands
 
-# Training under verl is a chain of processes that wait for each other, so that other tests run beside it.
-test-all: $(READY) ## also run the tests that start vLLM, Ray, Slurm, lighteval or TRL, or use a package index
-	@$(MAKE) --no-print-directory --jobs 2 under-verl other-tests
-
-under-verl: $(READY)
-	$(PYTEST) -m verl
-
-# `test` comes first, since it must pass without the other environments.
-other-tests: test
+test-servers: $(READY) ## run the tests that start vLLM, Ray, Slurm, lighteval or TRL, or use a package index
 	@$(MAKE) --no-print-directory --jobs 3 lighteval trl vllm-of-gpu
-	$(PYTEST) -n 2 -m "servers and not verl"
+	$(PYTEST) -n 3 -m "servers and not thorough"
+
+# `test` comes first, since it must pass without the other environments. Thorough tests are by themselves: one on two
+# nodes and another run under verl do not fit into 24 GiB.
+test-all: test test-servers ## run all tests, also those that only changes of what they test can break (docs/tests.md)
+	$(PYTEST) -m thorough
 
 reference: $(READY) ## publish the finished campaign of PAPER at PRESET in results/reference
 	redraft publish $(PAPER) --preset $(PRESET)

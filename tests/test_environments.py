@@ -163,6 +163,7 @@ def test_the_other_vllm_for_processors_has_the_versions_of_the_environment_for_g
 
 
 @pytest.mark.servers
+@pytest.mark.thorough
 def test_a_resolver_takes_what_the_environments_ask_for(tmp_path):
     """`make lock` in a copy changes nothing, since pins that still fit are kept."""
     shutil.copytree(ENVS, tmp_path / "envs")

@@ -8,9 +8,9 @@ import yaml
 from redraft.files import read_json, read_json_lines
 from tests.slurm.campaign import MARKS, copy_to, end, site, start
 from tests.slurm.cluster import Cluster, until
-from tests.verl_runs import LAYOUT, WITH_VLLM, add_cells, total
+from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, add_cells, total
 
-pytestmark = [*MARKS, pytest.mark.verl, WITH_VLLM]
+pytestmark = [*MARKS, pytest.mark.thorough, WITH_VLLM]
 
 VARIANT = "dapo-weighted"
 RUN = LAYOUT.run(f"spec_rl/{VARIANT}", 0)
@@ -22,7 +22,7 @@ def checkout(tmp_path):
     folder = tmp_path / "checkout"
     folder.mkdir()
     copy_to(folder)
-    site(folder, partition="wide", cpus=8, memory_gb=19, runtime="20m")
+    site(folder, partition="wide", cpus=8, memory_gb=19, runtime="60m")
     file = folder / "experiments/presets/verl-tiny.yaml"
     preset = yaml.safe_load(file.read_text())
     preset["engine"]["nodes"] = 2
@@ -37,7 +37,9 @@ def checkout(tmp_path):
 def test_verl_trains_over_two_nodes_of_a_job_and_leaves_nothing_behind(checkout, tmp_path):
     run = checkout / RUN
     with Cluster(tmp_path / "slurm", port=27817) as cluster:
-        process = start(cluster, checkout, "--config", "preset=verl-tiny", "--", str(RUN / "manifest.json"))
+        process = start(
+            cluster, checkout, "--config", "preset=verl-tiny", "--", str(RUN / "manifest.json"), limit=2 * LIMIT
+        )
         code, text = end(process)
         assert code == 0, text[-3000:]
         ended = cluster.ask("squeue", "--noheader", "--states=completed", "--format=%D %N").splitlines()
@@ -53,7 +55,7 @@ def test_verl_trains_over_two_nodes_of_a_job_and_leaves_nothing_behind(checkout,
     assert any(r["gradient_norm"] > 0 for r in updates)
     weights = [record["mean_weight"] for record in updates]
     of_drafts = [weight for record, weight in zip(updates, weights, strict=True) if record["tokens_reused"]]
-    assert of_drafts, "no update with drafts"
+    assert any(abs(weight - 1) > 1e-3 for weight in of_drafts)
     assert all(0.2 < weight < 5 for weight in weights)
     assert all(weight == pytest.approx(1, abs=1e-3) for weight in weights if weight not in of_drafts)
     assert read_json(run / "manifest.json")["node"]["slurm_job"]

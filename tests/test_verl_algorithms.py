@@ -9,7 +9,7 @@ import pytest
 from tests.checkout import copy_to
 from tests.verl_runs import LIMIT, MODEL, WITH_VLLM, add_cells, train
 
-pytestmark = [pytest.mark.servers, pytest.mark.verl, WITH_VLLM]
+pytestmark = [pytest.mark.servers, pytest.mark.thorough, WITH_VLLM]
 
 SCREENED, STAGED = "speed-adaptive", "staged-ppo"
 VARIANTS = {

@@ -153,11 +153,11 @@ def site(folder: Path, **settings: Any) -> None:
     (folder / "profiles/slurm/site.yaml").write_text(yaml.safe_dump(settings))
 
 
-def start(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.Popen:
-    """Start `snakemake --profile slurm ARGUMENTS` in a folder, under a time limit."""
+def start(cluster: Cluster, folder: Path, *arguments: str, limit: int = LIMIT) -> subprocess.Popen:
+    """Start `snakemake --profile slurm ARGUMENTS` in a folder, under a time limit in seconds."""
     # In the foreground `timeout` hands a signal on once; else twice, and the second interrupts the answer to one.
-    limit = ["timeout", "--foreground", "-s", "INT", "-k", "60", str(LIMIT), "env", "--default-signal=INT"]
-    command = [*limit, "snakemake", "--profile", "slurm", *arguments]
+    limited = ["timeout", "--foreground", "-s", "INT", "-k", "60", str(limit), "env", "--default-signal=INT"]
+    command = [*limited, "snakemake", "--profile", "slurm", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen(command, cwd=folder, env=cluster.env, text=True, start_new_session=True, **pipes)
 
