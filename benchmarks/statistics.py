@@ -196,7 +196,7 @@ def main() -> None:
         found = rates(seeds, blocks, rng)
         shares = [f"{100 * rate:.1f} %" for rate in (found.primary, found.other, found.covered, found.seen)]
         rows.append([f"{seeds} in {blocks} blocks", *shares[:3], f"{found.size:.1f}", shares[3]])
-    header = ["seeds", "false primary verdict", "false other verdict", "covered", "could see (points)", "saw it"]
+    header = ["seeds", "false primary verdict", "false other verdict", "covered", "could show (points)", "showed it"]
     print(table(header, rows), flush=True)
     print_sequential(rng)
 

@@ -64,6 +64,9 @@ POINTS = [
 ]
 
 
+STAND_IN = "stand-in <x>"
+
+
 def figure(*panels, **fields):
     return Figure(number=2, title="t & u", x="step", panels=list(panels), note="n", **fields)
 
@@ -74,13 +77,13 @@ def fragment(folder, whole, points=POINTS, **options):
     stem.parent.mkdir(parents=True, exist_ok=True)
     titles = [panel.title for panel in whole.panels]
     data = pd.DataFrame([p for p in points if p["panel"] in titles], columns=COLUMNS)
-    data.assign(stand_in="stand-in <x>").to_csv(stem.with_suffix(".csv"), index=False)
+    data.to_csv(stem.with_suffix(".csv"), index=False)
     record_derived(stem.parent, stem.parent.iterdir())
     if len(data):
-        draw(whole, read_points(stem.with_suffix(".csv")), stem)
-        draw(whole, read_points(stem.with_suffix(".csv")), still_drawing(stem))
+        draw(whole, read_points(stem.with_suffix(".csv")), stem, STAND_IN)
+        draw(whole, read_points(stem.with_suffix(".csv")), still_drawing(stem), STAND_IN)
     record_derived(stem.parent, stem.parent.iterdir())
-    return figure_fragment(whole, stem, "p", folder / "report", **options)
+    return figure_fragment(whole, stem, "p", folder / "report", STAND_IN, **options)
 
 
 def panels_of(text):

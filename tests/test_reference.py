@@ -593,6 +593,7 @@ def test_numbers_that_are_not_there_are_counted(place, capsys):
 def test_damaged_published_files_are_errors(place, mistake):
     layout = Layout("smoke", REFERENCE)
     file, kept = runs_file(layout, "spec_rl"), runs_file(layout, "spec_rl").read_bytes()
+    whole = read_pack(file)
     with tarfile.open(place / "link.tar.xz", "w:xz") as pack:
         link = tarfile.TarInfo("results/smoke/link")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -605,8 +606,11 @@ def test_damaged_published_files_are_errors(place, mistake):
             assert "damaged" in mistake(place, *command)
     for content in (b"[1]", b"{}", b"no json"):
         names = ("manifest.json", "scores.json")
-        packed_again(file, {f"results/smoke/runs/spec_rl/grpo-vanilla/seed0/{name}": content for name in names})
+        packed_again(file, whole | {f"results/smoke/runs/spec_rl/grpo-vanilla/seed0/{name}": content for name in names})
         assert "damaged" in mistake(place, "check", "results/smoke")
+    packed_again(file, {name: content for name, content in whole.items() if "grpo-spec-linf/seed1/" not in name})
+    for command in (("check", "results/smoke"), ("report", "results/reference/smoke", "--output", "out")):
+        assert "spec_rl/grpo-spec-linf/seed1/manifest.json" in mistake(place, *command)
     file.write_bytes(kept)
     rehash(file)
     table = layout.table("spec_rl", 3).with_suffix(".csv")
@@ -1011,3 +1015,16 @@ def test_verdicts_of_weak_tests_say_so_where_they_are_printed(place, capsys):
     assert len(weak) >= 3
     assert all(f"Weak test: {reason}" in printed for reason in weak)
     assert printed.count("Weak test: ") == len(weak)
+
+
+def test_papers_published_in_different_precisions_have_no_common_report(place, mistake):
+    published = Published.read(REFERENCE / "smoke")
+    layout = Layout("smoke", place / "out/results")
+    reopening._unpack(published, "spec_rl", layout)
+    layout.precision.write_text("float32")
+    reopening._unpack(published, "spec_rl", layout)
+    file = runs_file(published.layout, "spec_rl")
+    packed_again(file, read_pack(file) | {"results/smoke/precision.json": b"bfloat16"})
+    with pytest.raises(UserError, match="different precisions"):
+        reopening._unpack(Published.read(REFERENCE / "smoke"), "spec_rl", layout)
+    assert layout.precision.read_text() == "float32"

@@ -184,7 +184,7 @@ def test_beside_runs_of_a_stand_in_the_authors_sweep_is_none(folder, published):
     assert set(written.loc[written["label"] != AUTHORS_SWEEP, "stand_in"]) == {stand_in}
     for number in (4, 12):
         shown = next(each for each in EXPERIMENTS.figures(PAPER).figures if each.number == number)
-        html = figure_fragment(shown, layout.figure(PAPER, number), PAPER, layout.pages)
+        html = figure_fragment(shown, layout.figure(PAPER, number), PAPER, layout.pages, stand_in)
         assert stand_in not in html.replace("&#39;", "'"), "the page's banner has it"
         assert "Neither measured here nor printed in the paper" in html or number == 4
         assert "data:image/svg+xml" in html

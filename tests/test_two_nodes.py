@@ -8,7 +8,7 @@ import yaml
 from redraft.files import read_json, read_json_lines
 from tests.slurm.campaign import MARKS, copy_to, end, site, start
 from tests.slurm.cluster import Cluster, until
-from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, add_cells, total
+from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, add_cells, gathered, total
 
 pytestmark = [*MARKS, pytest.mark.thorough, WITH_VLLM]
 
@@ -61,16 +61,6 @@ def test_verl_trains_over_two_nodes_of_a_job_and_leaves_nothing_behind(checkout,
     assert read_json(run / "manifest.json")["node"]["slurm_job"]
     assert (run / "ray.log").read_text().count("Ray runtime started") == 2
     until(lambda: not left_of(checkout), limit=60)
-
-
-def gathered(records, prompts=16):
-    """Whether DAPO updates at each step: when as many groups as a batch has prompts were informative since the last."""
-    waiting, updates = 0, []
-    for record in records:
-        waiting += round(record["informative"] * prompts)
-        updates.append(waiting >= prompts)
-        waiting = 0 if updates[-1] else waiting
-    return updates
 
 
 def left_of(checkout):

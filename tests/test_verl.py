@@ -13,7 +13,7 @@ from redraft.files import read_json, read_json_lines, sha256
 from tests.checkout import copy_to, snakemake
 from tests.processes import processes_of, until
 from tests.test_trainer import KEYS
-from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, command, total
+from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, command, total, train
 
 pytestmark = [pytest.mark.servers, WITH_VLLM]
 
@@ -129,6 +129,24 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(c
     assert sha256(campaign / SPEC_RUN / policy) == sha256(campaign / LAYOUT.run(VANILLA, 0) / policy)
     # All responses of the first epoch are drafts in the second, also those from before the kill.
     assert total(speculative, "tokens_verified", 1) == total(vanilla, "tokens_decoded", 0)
+
+
+@pytest.mark.thorough
+def test_a_run_killed_among_its_drafts_ends_with_the_weights_of_one_that_was_not(campaign, speculative, tmp_path):
+    folder = tmp_path / "run"
+    marked = os.environ | {"REDRAFT_TEST": str(folder)}
+    process = subprocess.Popen(command(campaign, folder, SPEC), cwd=campaign, stderr=subprocess.PIPE, env=marked)
+    until(lambda: list(folder.glob("checkpoints/*/step-000004/state.json")), LIMIT, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    until(lambda: not processes_of(str(folder)), 60)
+    before = read_json_lines(folder / "steps.jsonl")
+    assert 4 <= len(before) < STEPS, "it was killed in time"
+    after = train(campaign, folder, SPEC)
+    assert after[:4] == before[:4], "what was done is kept"
+    assert [measured(record) for record in after] == [measured(record) for record in speculative]
+    policy = f"policies/step-{STEPS:04}/model.safetensors"
+    assert sha256(folder / policy) == sha256(campaign / SPEC_RUN / policy)
 
 
 def test_a_prompt_that_is_too_long_is_rejected_before_anything_is_started(campaign, tmp_path):

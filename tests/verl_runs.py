@@ -34,6 +34,16 @@ def total(records, key, epoch):
     return sum(record[key] for record in records if record["epoch"] == epoch)
 
 
+def gathered(records, prompts=16):
+    """Whether DAPO updates at each step: when as many groups as a batch has prompts were informative since the last."""
+    waiting, updates = 0, []
+    for record in records:
+        waiting += round(record["informative"] * prompts)
+        updates.append(waiting >= prompts)
+        waiting = 0 if updates[-1] else waiting
+    return updates
+
+
 def command(campaign, folder, cell):
     """The command that trains a cell of a copy of the repository."""
     model = campaign / MODEL

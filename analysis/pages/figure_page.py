@@ -56,7 +56,7 @@ def figure_assets() -> tuple[str, str]:
 
 
 def figure_fragment(
-    figure: Figure, stem: Path, paper: str, folder: Path, unsampled: Set[str] = frozenset(), stand_in: str = ""
+    figure: Figure, stem: Path, paper: str, folder: Path, stand_in: str, unsampled: Set[str] = frozenset()
 ) -> str:
     """The HTML of one figure, `<figure id="<paper>-figure<number>">`; a paragraph with that id if it has no data.
 

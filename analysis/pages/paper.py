@@ -221,8 +221,8 @@ class Paper:
                     self.layout.figure(self.name, each.number),
                     self.name,
                     pages,
-                    unsampled,
                     self.preset.stand_in,
+                    unsampled,
                 ),
             }
             for each in declarations

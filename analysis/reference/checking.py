@@ -24,8 +24,7 @@ from redraft.analysis.reference.numbers import (
     all_numbers,
     judged,
 )
-from redraft.analysis.reference.packs import read_pack
-from redraft.analysis.reference.published import Published, runs_file
+from redraft.analysis.reference.published import Published, read_runs, runs_file
 from redraft.files import errors_of_reading, sha256
 from redraft.layout import Layout
 from redraft.result_files import (
@@ -110,7 +109,7 @@ def _runs(
     """Comparison of each evaluated run whose cell and seed are published."""
     known, file = published.layout, runs_file(published.layout, paper)
     other_collected = Runs.load(known.collected(paper))
-    pack = read_pack(file)
+    pack = read_runs(published, paper)
     for manifest in layout.manifests(paper):
         folder = manifest.parent
         cell, seed = folder.parent.name, int(folder.name.removeprefix("seed"))

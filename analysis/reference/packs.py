@@ -40,8 +40,8 @@ def read_pack(file: Path) -> dict[str, bytes]:
     with errors_of_reading(file, *damage), tarfile.open(file, "r:xz") as pack:
         found = {}
         for entry in pack:
-            content = pack.extractfile(entry)
-            if not entry.isreg() or content is None:
+            content = pack.extractfile(entry) if entry.isreg() else None
+            if content is None:
                 raise tarfile.TarError(f"{entry.name} is no file")
             found[entry.name] = content.read()
     return found

@@ -2,8 +2,8 @@
 
 A folder of published results has the layout of a preset's results (`redraft.layout.Layout`), with fewer files. The
 manifests of a paper's runs are in one pack. Data of tables and figures lack columns that are most of their size:
-`manifests` follows from cell and seeds, `stand_in` from the preset. The record of a paper lists every file with its
-hash.
+`manifests` follows from cell and seeds, and Markdown tables and drawings have the notice of `stand_in`. The record of a
+paper lists every file with its hash.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from redraft.analysis.reference.packs import read_pack
 from redraft.data_dictionary import COLUMNS
 from redraft.errors import UserError
 from redraft.layout import CODE, Layout, check_inside, code_root, published_data
@@ -140,6 +141,24 @@ def runs_file(layout: Layout, paper: str) -> Path:
     Names in it are paths in a preset's results.
     """
     return layout.folder / "runs" / f"{layout.collected(paper).name}.tar.xz"
+
+
+def read_runs(published: Published, paper: str) -> dict[str, bytes]:
+    """Files of the pack of a paper's runs, by their names.
+
+    Raises:
+        UserError: if the pack is damaged, or lacks the manifest of a run that the record lists.
+    """
+    layout, record = published.layout, published.records[paper]
+    file = runs_file(layout, paper)
+    found = read_pack(file)
+    for cell, seeds in record["cells"].items():
+        for seed in seeds:
+            # tarfile ends without an error at a damaged header.
+            name = f"results/{layout.preset}/runs/{cell}/seed{seed}/manifest.json"
+            if name not in found:
+                raise UserError("this file is damaged (it lacks a manifest)", file=file, value=name)
+    return found
 
 
 def sample_file(layout: Layout, paper: str) -> Path:

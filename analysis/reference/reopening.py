@@ -13,8 +13,7 @@ from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.measured import RECORD
 from redraft.analysis.data.statistics import ROUNDING
 from redraft.analysis.pages.report_pages import report
-from redraft.analysis.reference.packs import read_pack
-from redraft.analysis.reference.published import PACKS, Published, inside, published_csv, runs_file
+from redraft.analysis.reference.published import PACKS, Published, inside, published_csv, read_runs, runs_file
 from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
 from redraft.errors import UserError
@@ -65,7 +64,7 @@ def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple
 
 
 AGAIN = ("tables", "claims")
-"""Starts of the names of files that are made again."""
+"""Folders of files that are made again."""
 TOLERANCE = 1e-9
 """Largest relative difference of equal numbers."""
 DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+(e[+-][0-9]+)?|-?[0-9]+e[+-][0-9]+")
@@ -108,9 +107,16 @@ def _unpack(published: Published, paper: str, layout: Layout) -> None:
             with atomic(layout.folder / name) as temporary:
                 shutil.copyfile(source.folder / name, temporary)
     runs = runs_file(source, paper)
-    for name, content in read_pack(runs).items():
+    for name, content in read_runs(published, paper).items():
         # Names are results/<preset>/..., and the file may be someone else's.
-        write_atomically(check_inside(layout.root.parent / name, layout.folder, runs, "name"), content)
+        file = check_inside(layout.root.parent / name, layout.folder, runs, "name")
+        if file == layout.precision and file.exists() and file.read_bytes() != content:
+            raise UserError(
+                "papers published here took different precisions, which one report cannot show",
+                file=runs,
+                hint="name one paper",
+            )
+        write_atomically(file, content)
 
 
 def _differing(published: Published, paper: str, layout: Layout) -> list[str]:
