@@ -48,19 +48,25 @@ def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple
             )
     layout = Layout(folder.name, output / "results")
     _empty(layout.folder)
-    for paper in chosen:
-        _unpack(published, paper, layout)
-    with inside(output):
-        here = Layout(folder.name)
+    try:
         for paper in chosen:
-            figures = here.figures(paper)
-            record_derived(figures, figures.glob("*"), here.collected(paper) / RECORD)
-            write_tables(here.preset, paper)
-            if published.layout.claims(paper).exists():
-                write_claims(here.preset, paper)
-        report(here.preset, chosen)
-    write_atomically(layout.folder / REOPENED, "\n".join(sorted(_files(layout.folder))))
+            _unpack(published, paper, layout)
+        with inside(output):
+            _write(Layout(folder.name), published, chosen)
+    finally:  # else what a failed call left could not be told from results of a campaign
+        write_atomically(layout.folder / REOPENED, "\n".join(sorted(_files(layout.folder))))
     return layout, {paper: _differing(published, paper, layout) for paper in chosen}
+
+
+def _write(layout: Layout, published: Published, papers: list[str]) -> None:
+    """Make tables, claims and report again."""
+    for paper in papers:
+        figures = layout.figures(paper)
+        record_derived(figures, figures.glob("*"), layout.collected(paper) / RECORD)
+        write_tables(layout.preset, paper)
+        if published.layout.claims(paper).exists():
+            write_claims(layout.preset, paper)
+    report(layout.preset, papers)
 
 
 AGAIN = ("tables", "claims")
