@@ -57,12 +57,12 @@ fast: $(READY) ## run the tests without servers or a package index
 	$(PYTEST) -n 4 -m "not servers" --fork-commands
 
 test-servers: $(READY) ## run the tests that start vLLM, Ray, Slurm, lighteval or TRL, or use a package index
-	@$(MAKE) --no-print-directory --jobs 3 lighteval trl vllm-of-gpu
+	@$(MAKE) --no-print-directory --jobs 2 lighteval trl
 	$(PYTEST) -n 3 -m "servers and not thorough"
 
 # `test` comes first, since it must pass without the other environments. Thorough tests are by themselves: one on two
 # nodes and another run under verl do not fit into 24 GiB.
-test-all: test test-servers ## run all tests, also those that only changes of what they test can break (docs/tests.md)
+test-all: test test-servers vllm-of-gpu ## run all tests, also those that only changes of what they test can break (docs/tests.md)
 	$(PYTEST) -m thorough
 
 reference: $(READY) ## publish the finished campaign of PAPER at PRESET in results/reference

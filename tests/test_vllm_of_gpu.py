@@ -13,6 +13,7 @@ FILES = ("tests/test_vllm_worker.py", "tests/test_vllm_engine.py", "tests/test_e
 
 pytestmark = [
     pytest.mark.servers,
+    pytest.mark.thorough,
     pytest.mark.skipif(not PYTHON.exists(), reason="this vLLM's environment is not there; `make vllm-of-gpu` makes it"),
 ]
 
