@@ -79,7 +79,6 @@ def campaign(tmp_path_factory, worker_id):
 
 LONGEST = (
     "test_verl",
-    "test_use_in_verl_run",
     "test_workflow",
     "test_quickstart",
     "test_slurm",

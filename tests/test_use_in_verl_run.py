@@ -14,7 +14,7 @@ from redraft.integrations.verl.store import files_of
 from tests.processes import processes_of, until
 from tests.verl_runs import LIMIT, WITH_VLLM
 
-pytestmark = [pytest.mark.servers, WITH_VLLM]
+pytestmark = [pytest.mark.servers, pytest.mark.thorough, WITH_VLLM]
 
 PAGE = (Path(__file__).parents[1] / "docs/use-in-verl.md").read_text(encoding="utf-8")
 (SCRIPT,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -62,7 +62,6 @@ def test_a_stock_run_reuses_drafts_from_the_second_epoch_on_also_after_a_kill(tm
     assert max(step["training/rollout_probs_diff_max"] for step in found.values()) < 1e-4
 
 
-@pytest.mark.thorough
 def test_dialogues_with_a_tool_have_drafts_over_several_servers_under_verl_s_other_trainer(tmp_path):
     """Two vLLM servers, the V0 trainer, and a calculator that is called again for each dialogue."""
     from tests import verl_tools  # imports verl, which takes seconds
