@@ -1023,7 +1023,7 @@ def test_papers_published_in_different_precisions_have_no_common_report(place, m
     reopening._unpack(published, "spec_rl", layout)
     layout.precision.write_text("float32")
     reopening._unpack(published, "spec_rl", layout)
-    file = runs_file(published.layout, "spec_rl")
+    file = runs_file(Layout("smoke", REFERENCE), "spec_rl")
     packed_again(file, read_pack(file) | {"results/smoke/precision.json": b"bfloat16"})
     with pytest.raises(UserError, match="different precisions"):
         reopening._unpack(Published.read(REFERENCE / "smoke"), "spec_rl", layout)
