@@ -63,7 +63,7 @@ test-servers: $(READY) ## run the tests that start vLLM, Ray, Slurm, lighteval o
 # `test` comes first, since it must pass without the other environments. Thorough tests are by themselves: one on two
 # nodes and another run under verl do not fit into 24 GiB.
 test-all: test test-servers vllm-of-gpu ## run all tests, also those that only changes of what they test can break (docs/tests.md)
-	$(PYTEST) -m thorough
+	pytest -m thorough
 
 reference: $(READY) ## publish the finished campaign of PAPER at PRESET in results/reference
 	redraft publish $(PAPER) --preset $(PRESET)
