@@ -18,7 +18,7 @@ RUN = LAYOUT.run(f"spec_rl/{VARIANT}", 0)
 
 @pytest.fixture
 def checkout(tmp_path):
-    """The preset for two cores on two nodes, each with a processor that stands for a GPU, and a cell of four steps."""
+    """The preset for two cores on two nodes, each with a processor in place of a GPU, and a cell of four steps."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     copy_to(folder)

@@ -53,7 +53,7 @@ def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple
             _unpack(published, paper, layout)
         with inside(output):
             _write(Layout(folder.name), published, chosen)
-    finally:  # else what a failed call left could not be told from results of a campaign
+    finally:  # else what a failed call left could not be distinguished from results of a campaign
         write_atomically(layout.folder / REOPENED, "\n".join(sorted(_files(layout.folder))))
     return layout, {paper: _differing(published, paper, layout) for paper in chosen}
 
