@@ -56,7 +56,7 @@ def test_the_layout_is_that_of_snakemake_s_catalog():
         "report": True,
     }
     keys = re.findall(r"^\| `(\w+)` \|", (ROOT / "config/README.md").read_text(), flags=re.M)
-    assert keys == ["preset", "papers", "seeds", "cells", "without_unfitting", "container"]
+    assert keys == ["preset", "papers", "grids", "seeds", "cells", "without_unfitting", "container"]
     assert set(keys) == set(Call.model_fields)
 
 

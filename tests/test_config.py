@@ -111,6 +111,17 @@ def test_a_cell_that_asks_for_less_than_one_prompt_of_a_preset_is_left_out_and_n
         experiments.run("spec_rl/grpo-vanilla-u16", 0, "smol")
 
 
+def test_a_cell_whose_factor_makes_a_fraction_of_the_preset_s_number_is_left_out(folder):
+    file = folder / "experiments/presets/smoke.yaml"
+    content = yaml.safe_load(file.read_text())
+    content["trainer"]["evaluate_every"] = 3
+    file.write_text(yaml.safe_dump(content))
+    experiments = Experiments(folder)
+    cells = [cell for cell in experiments.cells("spec_rl") if cell.trainer_factors.get("evaluate_every")]
+    assert {experiments.misfit(cell.id, "smoke") for cell in cells} == {"evaluate_every would be 1.5 at preset smoke"}
+    assert experiments.misfit("spec_rl/grpo-vanilla", "smoke") == ""
+
+
 def every_run(preset):
     experiments = Experiments(ROOT)
     return {cell.name: experiments.run(cell.id, 0, preset) for cell in fitting(experiments, "spec_rl", preset)}

@@ -94,7 +94,7 @@ def commands_of(page):
             yield shlex.split(line, comments=True)
 
 
-CONFIG = {"preset", "papers", "cells", "seeds", "without_unfitting", "container"}
+CONFIG = {"preset", "papers", "grids", "cells", "seeds", "without_unfitting", "container"}
 PROGRAM = typer.main.get_command(app)
 
 

@@ -49,7 +49,7 @@ def finish(plan, cell, seed):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"presets": "tiny"}, ["presets", "cells, container, papers, preset, seeds, without_unfitting"]),
+        ({"presets": "tiny"}, ["presets", "cells, container, grids, papers, preset, seeds, without_unfitting"]),
         ({"preset": ["tiny"]}, ["preset", "must be a text"]),
         ({"seeds": 0}, ["seeds", "at least 1"]),
         ({"seeds": "some"}, ["seeds", "some"]),
@@ -69,6 +69,30 @@ def test_papers_are_the_preset_s_first_ones_all_of_a_reproduction_or_those_that_
     assert every.papers == first.preset.papers([])
     assert set(first.papers) < set(every.papers)
     assert planned("reproduction", papers="speed_rl").papers == ["speed_rl"]
+
+
+def test_grids_that_the_call_names_replace_those_of_the_target():
+    for targets in ((), ("reproduction",), ("extras",)):
+        plan = planned(*targets, papers="spec_rl", grids="pair", seeds=5)
+        assert [cell.name for cell in plan.wanted_cells("spec_rl")] == ["grpo-vanilla", "grpo-spec-l0.5"]
+        assert len(plan.runs("spec_rl")) == 10
+    both = planned(papers="spec_rl,ar3po", grids="pair,exact")
+    assert {"grpo-one-hot", "grpo-vanilla"} < {cell.name for cell in both.wanted_cells("spec_rl")}
+    assert len(both.wanted_cells("ar3po")) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "message", "allowed"),
+    [
+        ({"papers": "spec_rl", "grids": "pair,pear"}, "no such grid", "pair"),
+        ({"papers": "spec_rl,exact_reuse", "grids": "rules"}, "spec_rl has none of these grids", "lenience"),
+    ],
+)
+def test_a_grid_that_is_not_there_is_an_error(config, message, allowed):
+    with pytest.raises(UserError, match=message) as error:
+        planned(**config).papers  # noqa: B018
+    assert error.value.key == "grids"
+    assert allowed in error.value.allowed
 
 
 def test_a_job_takes_its_papers_from_the_process_that_started_it():

@@ -176,18 +176,25 @@ def _as_umask_allows(files: Iterable[Path]) -> None:
         file.chmod(0o666 & ~umask)
 
 
+def _link(source: str | Path, target: str | Path) -> None:
+    """Make a hard link where the file system supports it, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def linked_folder(source: Path, folder: Path) -> None:
     """Make a folder with the files of another one, by hard links where the file system supports them, else by
     copies."""
-
-    def link(source: str, target: str) -> None:
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copy2(source, target)
-
     with atomic_folder(folder) as unfinished:
-        shutil.copytree(source, unfinished, copy_function=link, dirs_exist_ok=True)
+        shutil.copytree(source, unfinished, copy_function=_link, dirs_exist_ok=True)
+
+
+def linked_file(source: Path, file: Path) -> None:
+    """Replace a file by a hard link to another one, or by a copy, as `linked_folder` does."""
+    with atomic(file) as temporary:
+        _link(source, temporary)
 
 
 def write_atomically(file: Path, content: bytes | str) -> None:

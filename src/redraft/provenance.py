@@ -58,12 +58,10 @@ def write_manifest(
         inputs: hashes of the inputs, by name.
         processes: processes that took part, in order (`redraft.ops.locking.lease.participants`).
     """
-    content = json_text(
+    _write(
+        file,
+        run,
         {
-            "run": f"{run.paper}/{run.cell}/seed{run.seed}",
-            "fingerprint": run_fingerprint(run),
-            "identity": run.identity,
-            "configuration": run.model_dump(mode="json"),
             "inputs": inputs,
             "git": git,
             **environment(),
@@ -74,6 +72,29 @@ def write_manifest(
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
             "sha256": {str(path.relative_to(file.parent)): sha256(path) for path in outputs},
+        },
+    )
+
+
+def write_named_manifest(file: Path, manifest: Mapping[str, Any], run: Run) -> None:
+    """Write the manifest of a run that another paper has trained, as `taken_from` says, under the name of `run`."""
+    of_training = {key: value for key, value in manifest.items() if key not in NAMED}
+    _write(file, run, of_training | {"taken_from": manifest.get("taken_from", manifest["run"])})
+
+
+NAMED = ("run", "fingerprint", "identity", "configuration")
+"""Keys of a manifest that depend on the names of paper and cell."""
+
+
+def _write(file: Path, run: Run, rest: Mapping[str, Any]) -> None:
+    """Write a manifest with what depends on the run's names, and its own hash."""
+    content = json_text(
+        {
+            "run": f"{run.paper}/{run.cell}/seed{run.seed}",
+            "fingerprint": run_fingerprint(run),
+            "identity": run.identity,
+            "configuration": run.model_dump(mode="json"),
+            **rest,
         }
     )
     # First, since a manifest says that the run is finished: a kill in between leaves a hash without one.

@@ -83,6 +83,7 @@ class Manifest(Typed):
     finished: str = ""
     seconds: FiniteFloat = 0.0
     sha256: Hashes = {}
+    taken_from: str = ""
 
 
 class Record(Typed):

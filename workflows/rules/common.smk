@@ -101,6 +101,7 @@ EVALUATED = str(LAYOUT.folder / "{kind}/{group}/{policy}")
 papers = checked(lambda: PLAN.papers)
 run_of, protocol_of = checked(INPUTS.run), checked(INPUTS.protocol)
 benchmark_files, sampled = checked(INPUTS.benchmark_files), checked(INPUTS.sampled)
+papers_of = checked(INPUTS.papers_of)
 
 
 def cost_of_training(runs):

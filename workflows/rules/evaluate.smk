@@ -3,6 +3,7 @@
 
 localrules:  # compute nodes may have no network
     lighteval_environment,
+    take_generations,  # links to files
 
 
 rule generate:
@@ -16,6 +17,8 @@ rule generate:
         f"{RUN}/generate.log",
     benchmark:
         f"{RUN}/generate.resources.tsv"
+    wildcard_constraints:
+        paper=papers_of("sampled"),
     threads: PRESET.evaluation_threads
     resources:
         **INPUTS.resources("generate"),
@@ -44,6 +47,29 @@ use rule generate as generate_initial with:
         protocol=protocol_of,
         policies=lambda wildcards: [str(LAYOUT.model(wildcards.role))],
         benchmarks=sampled,
+
+
+rule take_generations:
+    input:
+        manifest=f"{RUN}/manifest.json",
+        origin=lambda wildcards: INPUTS.origin(wildcards) / "manifest.json",
+        generations=lambda wildcards: INPUTS.origin(wildcards) / "generations.json",
+    output:
+        generations=f"{RUN}/generations.parquet",
+        record=f"{RUN}/generations.json",
+    log:
+        f"{RUN}/generate.log",
+    benchmark:
+        f"{RUN}/generate.resources.tsv"
+    wildcard_constraints:
+        paper=papers_of("taken_generations"),
+    params:
+        preset=PRESET.name,
+        protocol=protocol_of,
+        benchmarks=sampled,
+    shell:
+        "redraft stage redraft.evaluate.taken_generations:take_generations {params.preset:q} {params.protocol:q} {wildcards.seed}"
+        " {input.generations:q} {output.generations:q} > {log:q} 2>&1"
 
 
 rule grade:

@@ -31,7 +31,13 @@ from redraft.config.figures import Figure, Panel, PublishedSweep
 from redraft.config.generated import ArithmeticProblems, InstructionPrompts, WordProblems
 from redraft.config.gym import GymProblems
 from redraft.config.hyperparameters import HyperparameterFile, Stated
-from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint, sampling_fingerprint
+from redraft.config.identity import (
+    benchmarks_fingerprint,
+    fingerprint,
+    run_fingerprint,
+    sampling_fingerprint,
+    training_fingerprint,
+)
 from redraft.config.load import Experiments
 from redraft.config.model import GgufModel, Model, PretrainedModel, TinyModel, WarmStart
 from redraft.config.preset import Preset
@@ -176,4 +182,5 @@ __all__ = [
     "parse_lenience",
     "run_fingerprint",
     "sampling_fingerprint",
+    "training_fingerprint",
 ]

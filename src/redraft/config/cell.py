@@ -149,6 +149,9 @@ class CellFile(Config):
     """Publication of the paper."""
     own_page: bool = False
     """True if the report has a separate page of the paper with its claims, tables and figures."""
+    runs_from: list[PaperName] = []
+    """Papers whose runs this one takes where only the names differ, so that nothing is trained twice
+    (docs/adding-a-paper.md)."""
     laboratory: str = ""
     """Cell without reuse whose rollouts the bias laboratory observes (`snakemake laboratory`); none if empty. It also
     shows the acceptance of the other cells."""

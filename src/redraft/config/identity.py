@@ -51,6 +51,15 @@ def run_fingerprint(run: Run) -> str:
     return fingerprint(run.identity)
 
 
+def training_fingerprint(run: Run) -> str:
+    """Fingerprint of a run's identity without the names of paper and cell; runs with equal ones are equal bit by bit.
+
+    It includes the roles of model and data, by which the workflow finds the files.
+    """
+    named = {key: value for key, value in run.identity.items() if key not in ("paper", "cell")}
+    return fingerprint([named, run.model_role, run.data_role])
+
+
 def benchmarks_fingerprint(benchmarks: Mapping[str, Benchmark], graded: bool) -> str:
     """Fingerprint of the generations on benchmarks, or with `graded` of their scores.
 

@@ -543,7 +543,7 @@ class Experiments(PaperFiles):
         """Reason why a cell has no run at a preset; empty if it has one.
 
         There are two reasons. A variant may be for another preset, since all presets share one file of variants. And a
-        factor of the cell may reduce an integer of a small preset below 1. Any other mistake in a cell is an error.
+        factor of the cell may make a fraction of an integer of the preset. Any other mistake in a cell is an error.
         """
         # All mistakes of a variant count as misfit: it was checked at its own preset when it was made.
         if cell_id.partition("/")[0] == own.OWN:
@@ -556,8 +556,8 @@ class Experiments(PaperFiles):
         settings = self.trainer_settings(cell, preset) if cell.trainer_factors else {}
         for name in cell.trainer_factors:
             value = settings[name].value
-            # Rounded up it would be another experiment: half a prompt per step is not one.
-            if TrainerConfig.model_fields[name].annotation is int and 0 < value < 1:
+            # Rounded it would be another experiment: half a prompt per step is not one.
+            if TrainerConfig.model_fields[name].annotation is int and value > 0 and value % 1:
                 return f"{name} would be {value:g} at preset {preset.name}"
         return ""
 

@@ -268,7 +268,7 @@ def resolved(schema: dict, node: dict) -> dict:
 
 
 def check_known(
-    names: Iterable[str], known: Collection[str], message: str, file: Path | None = None, key: str | None = None
+    names: Iterable[str], known: Collection[str], message: str, file: Path | str | None = None, key: str | None = None
 ) -> None:
     """Raise a UserError with similar names, or all known ones, for the first name that is not known."""
     for name in names:

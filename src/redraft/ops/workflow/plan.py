@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from redraft.config import Cell, Data, Experiments, Preset, Run, own
 from redraft.config.base import Config, invalid
-from redraft.config.read import parse
+from redraft.config.read import check_known, parse
 from redraft.config.trends import coordinates
 from redraft.config.windows import check_windows
 from redraft.errors import UserError
@@ -27,6 +27,8 @@ from redraft.result_files import read_left_out
 
 PAPERS = "REDRAFT_PAPERS"
 """Environment variable with the papers, from the main process to its jobs' processes, which have other targets."""
+CONFIG = "--config"
+"""Name of the option, in place of a file in messages."""
 WITHOUT = "without_unfitting"
 """Key of `--config` by which a campaign goes on without the cells that do not fit."""
 DOES_NOT_FIT = "does not fit"
@@ -44,6 +46,8 @@ class Call(Config):
     """Number of seeds, counted from 0; the preset's seeds if None."""
     papers: str = ""
     """Names of papers, separated by commas; if empty, the target and the preset decide."""
+    grids: str = ""
+    """Names of grids of these papers, separated by commas; if empty, the target and the preset decide."""
     cells: str = ""
     """User-defined file of cells (`redraft.config.own`)."""
     without_unfitting: bool = False
@@ -51,7 +55,7 @@ class Call(Config):
     container: str = ""
     """Image in which jobs run: a file or a URL (`redraft.ops.workflow.containers`)."""
 
-    @field_validator("preset", "papers", "cells", "container", mode="before")
+    @field_validator("preset", "papers", "grids", "cells", "container", mode="before")
     @classmethod
     def _is_text(cls, value: Any, info: ValidationInfo) -> Any:
         # Snakemake reads 1.10 as 1.1, and 007 as 7. Names of presets and papers are no such texts, but years may be.
@@ -125,7 +129,7 @@ class CampaignPlan:
         try:
             known = self.preset.papers(others) if others else []
         except ValueError as error:
-            raise UserError(str(error), file="--config", key="papers") from None
+            raise UserError(str(error), file=CONFIG, key="papers") from None
         return known + [paper for paper in user_defined if paper in requested]
 
     def _check_calibrations(self) -> None:
@@ -161,6 +165,7 @@ class CampaignPlan:
                 papers = self._with_laboratory(papers)
             for paper in papers:
                 self._check_paper(paper)
+            self._check_grids(papers)
             self.environment[PAPERS] = ",".join(papers)
         return self.environment[PAPERS].split(",")
 
@@ -172,7 +177,7 @@ class CampaignPlan:
         if not set(papers) & set(observed):
             raise UserError(
                 "none of these papers has a laboratory",
-                file="--config",
+                file=CONFIG,
                 key="papers",
                 value=",".join(papers),
                 allowed=observed,
@@ -191,16 +196,36 @@ class CampaignPlan:
         return (self.layout.run(cell, seed) / "scores.json").exists()
 
     def _target_cells(self, paper: str) -> list[Cell]:
-        """Cells of the target's grids, and the base cells that they start from.
+        """Cells of the call's or the target's grids, and the base cells that they start from.
 
         `snakemake reproduction` includes all grids that the paper reports, `snakemake extras` the default grids and
         those beyond the paper, and any other target the preset's default grids. Another target changes the inputs of
         `collect`, so that `collect` and the following rules run again. This takes seconds and loses nothing, since
         `collect` gathers every finished run.
         """
-        return target_cells(
-            self.experiments, self.preset, paper, target_grids(self.experiments, self.preset, paper, self.targets())
-        )
+        targets = target_grids(self.experiments, self.preset, paper, self.targets())
+        return target_cells(self.experiments, self.preset, paper, self._named_grids(paper) or targets)
+
+    def _named_grids(self, paper: str) -> list[str]:
+        """Grids of a paper that the call names; empty if it names none."""
+        own = self.experiments.grids_of(paper)
+        return [grid for grid in self.call.grids.split(",") if grid in own]
+
+    def _check_grids(self, papers: list[str]) -> None:
+        """Raise a UserError if no paper of the call has one of the grids that it names, or a paper has none of them."""
+        known = {paper: self.experiments.grids_of(paper) for paper in papers}
+        named = [grid for grid in self.call.grids.split(",") if grid]
+        check_known(named, {grid: None for grids in known.values() for grid in grids}, "no such grid", CONFIG, "grids")
+        for paper, grids in known.items():
+            if named and not self._named_grids(paper):
+                raise UserError(
+                    f"{paper} has none of these grids",
+                    file=CONFIG,
+                    key="grids",
+                    value=self.call.grids,
+                    allowed=grids,
+                    hint="name only papers that have one: papers=NAME",
+                )
 
     @cache  # noqa: B019
     def reason_to_leave_out(self, cell_id: str) -> str:
@@ -289,7 +314,7 @@ class CampaignPlan:
             if not cells and any(cell.partition("/")[0] == paper for cell in self.unfitting):
                 rest = [other for other, of_other in wanted.items() if of_other]
                 hint = f"name the other papers: papers={','.join(rest)}" if rest else None
-                raise UserError("no cell of this paper fits", file="--config", key=WITHOUT, value=paper, hint=hint)
+                raise UserError("no cell of this paper fits", file=CONFIG, key=WITHOUT, value=paper, hint=hint)
 
     def _only_finished(self, paper: str) -> bool:
         """Whether to include only finished runs of a paper: for a user-defined paper that the call does not name."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from redraft.config.model import TinyModel
 from redraft.config.preset import parted
 from redraft.config.requests import Stage, gpus_of
 from redraft.config.site import Site
+from redraft.config.taken_runs import taken_cells
 from redraft.layout import published_data
 from redraft.ops.workflow import freeze
 from redraft.ops.workflow.plan import CampaignPlan, problem_files
@@ -109,6 +110,27 @@ class RuleInputs:
         declared = part.model_dump(mode="json", exclude_defaults=True)
         content = local_content(part, self.layout.model(name))
         return fingerprint([declared, content] if content else declared)
+
+    @cached_property
+    def taken(self) -> dict[str, str]:
+        """Cells whose runs are another paper's, with the id of its cell."""
+        return taken_cells(self.experiments, self.preset)
+
+    @cached_property
+    def _taken_generations(self) -> list[str]:
+        """Those cells whose policies are evaluated by the same protocol as that cell's."""
+        protocol = partial(self.experiments.protocol_of, self.preset.name)
+        return [cell for cell, origin in self.taken.items() if protocol(cell) == protocol(origin)]
+
+    def papers_of(self, cells: Literal["trained", "taken", "sampled", "taken_generations"]) -> str:
+        """Regular expression of the wildcard `paper` in paths of runs, followed by the cells that a rule is for."""
+        of_rule = self._taken_generations if cells in ("sampled", "taken_generations") else list(self.taken)
+        ids = "|".join(map(re.escape, of_rule)) or NOTHING
+        return rf"({'?=' if cells.startswith('taken') else '?!'}({ids})/)[a-z0-9_]+"
+
+    def origin(self, wildcards: Any) -> Path:
+        """Folder of the run that is taken for the run of the wildcards."""
+        return self.layout.run(self.taken[f"{wildcards.paper}/{wildcards.cell}"], wildcards.seed)
 
     def training_files(self, wildcards: Any) -> list[Path] | list[str]:
         """Files of a run's training problems; under verl the record of the prepared problems."""
