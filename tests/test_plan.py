@@ -95,6 +95,36 @@ def test_a_grid_that_is_not_there_is_an_error(config, message, allowed):
     assert allowed in error.value.allowed
 
 
+def test_grids_do_not_concern_finished_variants(folder):
+    shutil.copytree(ROOT / "experiments", folder / "experiments")
+    (folder / "experiments/own").mkdir()
+    (folder / "experiments/own/cells.yaml").write_text(CELLS)
+    finish(planned(experiments=Experiments(folder)), "own/l9", 7)
+    assert "own" in planned(experiments=Experiments(folder), grids="lenience").papers
+
+
+def test_a_paper_without_a_cell_that_can_be_run_is_an_error(folder, capsys):
+    fraction = CELLS.replace("{reuse: {lenience: 9}}", "{trainer_factors: {prompts_per_update: 1/1000}}")
+    (folder / "mine.yaml").write_text(fraction)
+    plan = planned(experiments=Experiments(ROOT, cells=folder / "mine.yaml"))
+    plan.experiments.cells("mine")
+    assert [cell.id for cell in plan.wanted_cells("mine")] == []
+    with pytest.raises(SystemExit):
+        plan.check_runs()
+    text = " ".join(capsys.readouterr().err.split())
+    assert "no cell of mine can be run at preset tiny" in text
+    assert "mine/l9: prompts_per_update would be" in text
+
+
+def test_a_factor_in_a_user_s_file_that_makes_a_fraction_above_1_is_an_error(folder):
+    factor = CELLS.replace("{reuse: {lenience: 9}}", "{trainer_factors: {group_size: 1.3}}")
+    (folder / "mine.yaml").write_text(factor)
+    with pytest.raises(UserError, match="integer") as error:
+        planned(experiments=Experiments(ROOT, cells=folder / "mine.yaml"))
+    assert error.value.file == folder / "mine.yaml"
+    assert error.value.key == "l9.trainer_factors.group_size"
+
+
 def test_a_job_takes_its_papers_from_the_process_that_started_it():
     environment = {}
     papers = planned("reproduction", environment=environment).papers

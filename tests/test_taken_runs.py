@@ -1,17 +1,23 @@
 """Runs that a paper takes from another one (`runs_from`): which ones, what is taken, and what is refused."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from redraft.config import Experiments, training_fingerprint
+from redraft.analysis.cost.campaign_cost import wanted
+from redraft.config import Experiments, run_fingerprint, training_fingerprint
+from redraft.config.site import Site
 from redraft.config.taken_runs import taken_cells
 from redraft.errors import UserError
 from redraft.evaluate.taken_generations import take_generations
 from redraft.files import read_json, read_json_lines, sha256
 from redraft.layout import Layout
+from redraft.ops.locking.lease import participants
+from redraft.ops.workflow.plan import Call, CampaignPlan, check_paper
+from redraft.ops.workflow.rule_inputs import RuleInputs
 from redraft.result_files import read_manifest, write_with_hash
 from redraft.train.records import append_record
 from redraft.train.taken_run import take_run
@@ -19,6 +25,7 @@ from tests.checkout import ROOT, snakemake
 
 CELL, ORIGIN = "exact_reuse/vanilla", "spec_rl/grpo-vanilla"
 LAYOUT = Layout("smoke")
+KINDS = ("trained", "taken", "sampled", "taken_generations")
 OF_TRAINING = ("inputs", "git", "machine", "seconds", "finished", "sha256")
 
 
@@ -68,10 +75,32 @@ def test_mistakes_in_runs_from(folder, paper, value, message):
     file = folder / f"experiments/{paper}/cells.yaml"
     lines = [line for line in file.read_text().splitlines() if not line.startswith("runs_from")]
     file.write_text("\n".join([lines[0], f"runs_from: {value}", *lines[1:]]))
+    experiments = Experiments(folder)
     with pytest.raises(UserError, match=message) as error:
-        taken(folder, "smoke")
-    assert error.value.file.name == "cells.yaml"
+        check_paper(experiments, experiments.preset("smoke"), paper)
+    assert error.value.file == file
     assert error.value.key == "runs_from"
+
+
+def test_a_mistake_in_a_paper_s_file_concerns_no_other_paper(folder):
+    (folder / "experiments/cheap_rollouts/cells.yaml").write_text("title: [")
+    found = taken(folder, "smoke")
+    assert found[CELL] == ORIGIN
+    assert not any(cell.startswith("cheap_rollouts") for cell in found)
+
+
+def test_a_paper_s_own_file_may_be_named_as_a_file_of_cells():
+    for paper in ("exact_reuse", "spec_rl"):
+        experiments = Experiments(ROOT, cells=ROOT / f"experiments/{paper}/cells.yaml")
+        assert taken_cells(experiments, experiments.preset("smoke"))[CELL] == ORIGIN
+
+
+def test_costs_count_a_taken_run_once():
+    experiments = Experiments(ROOT)
+    preset = experiments.preset("smoke")
+    found = wanted(experiments, preset, ["exact_reuse", "spec_rl/pair"])
+    assert "vanilla" not in [cell.name for cell in found["exact_reuse"]]
+    assert [cell.id for cells in found.values() for cell in cells].count(ORIGIN) == 1
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +162,80 @@ def copy(other, tmp_path, monkeypatch):
     return folder
 
 
-def test_what_happens_to_one_run_later_leaves_the_other(copy):
+def states(folder):
+    return {
+        file: (file.stat().st_mtime_ns, file.stat().st_mode, sha256(file))
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+def test_nothing_that_happens_to_one_run_changes_the_other(copy):
     own, origin = LAYOUT.run(CELL, 0), LAYOUT.run(ORIGIN, 0)
+    for file in origin.rglob("*.safetensors"):
+        file.chmod(0o400)  # as in an archive
+    before = states(origin)
     take_run("smoke", CELL, 0, origin / "manifest.json", own / "manifest.json")
-    before = {file: sha256(file) for file in origin.rglob("*") if file.is_file()}
+    take_generations("smoke", "smoke", 0, origin / "generations.json", own / "generations.parquet")
+    for name in ("manifest.json", "generations.parquet", "generations.json", "steps.jsonl"):
+        (own / name).touch()  # as Snakemake touches outputs
     append_record(own / "steps.jsonl", read_json_lines(own / "steps.jsonl")[-1])
     shutil.rmtree(own / "rollouts")
-    assert {file: sha256(file) for file in before} == before
+    assert states(origin) == before
+
+
+def test_the_paper_that_was_taken_from_has_nothing_to_do_again(other):
+    folder, _ = other
+    wanted = [str(LAYOUT.run(ORIGIN, seed) / "scores.json") for seed in (0, 1)]
+    # By times alone: Snakemake compares the content of small files instead.
+    result = snakemake(folder, "papers=spec_rl", "-n", "--max-checksum-file-size", "0", "--", *wanted)
+    assert "Nothing to be done" in result.stderr + result.stdout
+
+
+def test_the_configuration_is_that_of_training(copy):
+    """A default that changed since, or another engine, is not that of the run."""
+    origin, own = LAYOUT.run(ORIGIN, 0) / "manifest.json", LAYOUT.run(CELL, 0) / "manifest.json"
+    changed(origin, configuration__trainer__temperature=0.7, configuration__engine__threads=8)
+    take_run("smoke", CELL, 0, origin, own)
+    configuration = read_manifest(own)["configuration"]
+    assert configuration["trainer"]["temperature"] == 0.7
+    assert configuration["engine"]["threads"] == 8
+    assert (configuration["paper"], configuration["cell"]) == ("exact_reuse", "vanilla")
+
+
+def test_a_taken_run_can_be_taken_again_and_names_the_one_that_was_trained(copy):
+    cell = "cheap_rollouts/vanilla"
+    file = LAYOUT.run(cell, 0) / "manifest.json"
+    take_run("smoke", cell, 0, LAYOUT.run(CELL, 0) / "manifest.json", file)
+    assert read_manifest(file)["taken_from"] == f"{ORIGIN}/seed0"
+    assert read_manifest(file)["run"] == f"{cell}/seed0"
+
+
+def test_taking_is_no_process_of_training(other):
+    run = Experiments(ROOT).run(CELL, 0, "smoke")
+    assert participants(other[0] / LAYOUT.run(CELL, 0), run_fingerprint(run), run.steps) == []
+
+
+def test_a_run_without_its_rollouts_cannot_be_taken(copy):
+    own, origin = LAYOUT.run(CELL, 0), LAYOUT.run(ORIGIN, 0)
+    shutil.rmtree(origin / "rollouts")
+    before = states(own)
+    with pytest.raises(UserError, match="rollouts of this run were removed") as error:
+        take_run("smoke", CELL, 0, origin / "manifest.json", own / "manifest.json")
+    assert str(origin) in error.value.hint
+    assert states(own) == before
+
+
+def test_a_paper_with_another_protocol_is_evaluated_itself(folder):
+    preset = folder / "experiments/presets/smol.yaml"
+    preset.write_text(preset.read_text() + "\nprotocols: {exact_reuse: short}\n")
+    plan = CampaignPlan(Call.of({"preset": "smol"}), Experiments(folder), lambda: (), {}, main=False)
+    inputs = RuleInputs(plan, Site())
+    path = f"{CELL}/seed0"
+    matched = {kind: bool(re.match(inputs.papers_of(kind), path)) for kind in KINDS}
+    assert matched == {"trained": False, "taken": True, "sampled": True, "taken_generations": False}
+    assert re.match(inputs.papers_of("taken_generations"), "cheap_rollouts/vanilla/seed0")
+    assert re.match(inputs.papers_of("trained"), "exact_reuse/vanilla-2/seed0"), "the whole name decides"
 
 
 def changed(file: Path, **changes):

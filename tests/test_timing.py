@@ -42,3 +42,13 @@ def test_runs_that_speculated_do_other_work_for_equal_tokens():
     found = first_epoch_spread(Runs(of_runs.runs, steps, of_runs.scores))
     assert (found.groups, found.largest) == (1, pytest.approx(1.01))
     assert found.comparable
+
+
+def test_runs_that_speculated_are_compared_by_what_follows_from_their_tokens():
+    """Also where all runs without speculation were timed elsewhere, as those that another paper trained."""
+    of_runs = runs(("taken", 0, 0, 0, 512, 10.0), ("drafts", 0, 0, 0, 512, 6.0), ("other", 0, 0, 0, 500, 6.0))
+    times = {"seconds.update_actor": [4.0, 6.0, 99.0], "seconds.old_log_probs": [1.0, 0.5, 9.0]}
+    steps = of_runs.steps.assign(speculated_passes=[None, 1.0, 1.0], **times)
+    found = first_epoch_spread(Runs(of_runs.runs, steps, of_runs.scores))
+    assert (found.groups, found.largest) == (1, pytest.approx(6.5 / 5.0))
+    assert not found.comparable

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from redraft.analysis.cost.hour_estimates import UNKNOWN, Estimates, devices
 from redraft.config import Cell, Experiments, Preset, Run, run_fingerprint
+from redraft.config.taken_runs import taken_cells
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.ops.sizing.run_size import RunSizes
@@ -71,7 +72,9 @@ class PartCost:
 
 
 def wanted(experiments: Experiments, preset: Preset, targets: Sequence[str]) -> dict[str, list[Cell]]:
-    """Cells of targets by paper, each once; a target without a paper applies to the preset's papers.
+    """Cells to train for targets, by paper, each once; a target without a paper applies to the preset's papers.
+
+    In place of a cell whose runs are another paper's, the list has that paper's cell (`CellFile.runs_from`).
 
     Targets are `reproduction` (what papers report), `extras` (also grids beyond the papers, as `snakemake extras`), a
     paper, a grid, `paper/grid`, or `paper/cell`. No target means `reproduction`.
@@ -80,8 +83,12 @@ def wanted(experiments: Experiments, preset: Preset, targets: Sequence[str]) -> 
         UserError: for an unknown target.
     """
     found: dict[str, list[Cell]] = {}
+    taken = taken_cells(experiments, preset)
     for target in targets or ["reproduction"]:
-        for cell in _wanted(experiments, preset, target):
+        for each in _wanted(experiments, preset, target):
+            cell = each
+            while cell.id in taken:
+                cell = experiments.cell(taken[cell.id])
             cells = found.setdefault(cell.paper, [])
             # Targets may overlap, and a run is paid once.
             cells += [] if cell in cells else [cell]

@@ -138,26 +138,40 @@ class TimingSpread:
         return self.largest <= 1.2
 
 
+LEARNING = ("seconds.update_actor", "seconds.old_log_probs")
+"""Stages whose work follows from the responses, however they were decoded."""
+
+
 @lru_cache(maxsize=4)
 def first_epoch_spread(runs: Runs) -> TimingSpread | None:
     """Compare the rollout seconds of the first epoch between runs of one seed that decoded the same in each step of it.
 
-    Runs that speculated are left out: equal tokens take them fewer passes, as when all responses are truncated.
+    Runs that speculated take fewer passes for equal tokens, as when all responses are truncated. So they are compared
+    by the seconds of the update and of the log-probabilities before it, with all runs of the same work.
 
     Returns:
         None where no two runs did the same work.
     """
     first = runs.steps[runs.steps["epoch"] == 0].sort_values("step")
-    if "speculated_passes" in first:
-        speculated = first["speculated_passes"].fillna(0).groupby([first["cell"], first["seed"]]).transform("max") > 0
-        first = first[~speculated]
-    work = first.groupby(["cell", "seed"]).agg(tokens=("tokens_decoded", tuple), seconds=("seconds.rollout", "sum"))
-    spread = [
-        # Equal in every step and of one seed, which is the same work; an equal sum may be of other steps.
-        part["seconds"].max() / part["seconds"].min()
-        for _, part in work.groupby(["seed", "tokens"])
-        if len(part) > 1
-    ]
+    passes = first["speculated_passes"].fillna(0) if "speculated_passes" in first else 0
+    learning = first[[name for name in LEARNING if name in first]].sum(axis=1)
+    work = (
+        first.assign(passes=passes, learning=learning)
+        .groupby(["cell", "seed"])
+        .agg(
+            tokens=("tokens_decoded", tuple),
+            rollout=("seconds.rollout", "sum"),
+            learning=("learning", "sum"),
+            speculates=("passes", "max"),
+        )
+    )
+    spread = []
+    # Equal in every step and of one seed, which is the same work; an equal sum may be of other steps.
+    for _, part in work.groupby(["seed", "tokens"]):
+        plain = part[part["speculates"] == 0]
+        spread += [plain["rollout"].max() / plain["rollout"].min()] if len(plain) > 1 else []
+        if len(part) > max(len(plain), 1) and part["learning"].min() > 0:
+            spread.append(part["learning"].max() / part["learning"].min())
     if not spread:
         return None
     ratios = pd.Series(spread)

@@ -145,7 +145,8 @@ def _record(
         "code": _distinct(m["git"].get("code") for m in manifests),
         "cells": dict(sorted(cells.items())),
         "blocks": len({preset.unit(run.seed) for run in runs}),
-        "hours": sum(run.seconds for run in runs) / 3600,
+        # Without those that another paper has trained.
+        "hours": sum(run.seconds for run in runs if not run.manifest.get("taken_from")) / 3600,
         "finished": max(m["finished"] for m in manifests),
         "machines": _distinct(_machine(m) for m in manifests),
         "lock_sha256": _distinct(m["lock_sha256"] for m in manifests),

@@ -173,7 +173,8 @@ def _as_umask_allows(files: Iterable[Path]) -> None:
     else:  # can only be read by setting it
         os.umask(umask := os.umask(0o077))
     for file in files:
-        file.chmod(0o666 & ~umask)
+        if file.stat().st_nlink == 1:  # a link's mode is that of the file elsewhere, which may be someone else's
+            file.chmod(0o666 & ~umask)
 
 
 def _link(source: str | Path, target: str | Path) -> None:
@@ -189,12 +190,6 @@ def linked_folder(source: Path, folder: Path) -> None:
     copies."""
     with atomic_folder(folder) as unfinished:
         shutil.copytree(source, unfinished, copy_function=_link, dirs_exist_ok=True)
-
-
-def linked_file(source: Path, file: Path) -> None:
-    """Replace a file by a hard link to another one, or by a copy, as `linked_folder` does."""
-    with atomic(file) as temporary:
-        _link(source, temporary)
 
 
 def write_atomically(file: Path, content: bytes | str) -> None:

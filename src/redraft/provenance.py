@@ -62,6 +62,7 @@ def write_manifest(
         file,
         run,
         {
+            "configuration": run.model_dump(mode="json"),
             "inputs": inputs,
             "git": git,
             **environment(),
@@ -78,22 +79,24 @@ def write_manifest(
 
 def write_named_manifest(file: Path, manifest: Mapping[str, Any], run: Run) -> None:
     """Write the manifest of a run that another paper has trained, as `taken_from` says, under the name of `run`."""
-    of_training = {key: value for key, value in manifest.items() if key not in NAMED}
-    _write(file, run, of_training | {"taken_from": manifest.get("taken_from", manifest["run"])})
+    names = {"paper": run.paper, "cell": run.cell}
+    # The rest of the configuration is that of training: defaults and settings of the engine may have changed since.
+    configuration, origin = manifest["configuration"] | names, manifest.get("taken_from", manifest["run"])
+    rest = {key: value for key, value in manifest.items() if key not in NAMED}
+    _write(file, run, rest | {"configuration": configuration, "taken_from": origin})
 
 
-NAMED = ("run", "fingerprint", "identity", "configuration")
+NAMED = ("run", "fingerprint", "identity")
 """Keys of a manifest that depend on the names of paper and cell."""
 
 
 def _write(file: Path, run: Run, rest: Mapping[str, Any]) -> None:
-    """Write a manifest with what depends on the run's names, and its own hash."""
+    """Write a manifest with what depends on the run's names (`NAMED`), and its own hash."""
     content = json_text(
         {
             "run": f"{run.paper}/{run.cell}/seed{run.seed}",
             "fingerprint": run_fingerprint(run),
             "identity": run.identity,
-            "configuration": run.model_dump(mode="json"),
             **rest,
         }
     )

@@ -3,7 +3,7 @@
 
 localrules:  # compute nodes may have no network
     lighteval_environment,
-    take_generations,  # links to files
+    take_generations,  # copies of files
 
 
 rule generate:
@@ -53,7 +53,8 @@ rule take_generations:
     input:
         manifest=f"{RUN}/manifest.json",
         origin=lambda wildcards: INPUTS.origin(wildcards) / "manifest.json",
-        generations=lambda wildcards: INPUTS.origin(wildcards) / "generations.json",
+        generations=lambda wildcards: INPUTS.origin(wildcards) / "generations.parquet",
+        record=lambda wildcards: INPUTS.origin(wildcards) / "generations.json",
     output:
         generations=f"{RUN}/generations.parquet",
         record=f"{RUN}/generations.json",
@@ -69,7 +70,7 @@ rule take_generations:
         benchmarks=sampled,
     shell:
         "redraft stage redraft.evaluate.taken_generations:take_generations {params.preset:q} {params.protocol:q} {wildcards.seed}"
-        " {input.generations:q} {output.generations:q} > {log:q} 2>&1"
+        " {input.record:q} {output.generations:q} > {log:q} 2>&1"
 
 
 rule grade:

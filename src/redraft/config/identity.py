@@ -52,9 +52,10 @@ def run_fingerprint(run: Run) -> str:
 
 
 def training_fingerprint(run: Run) -> str:
-    """Fingerprint of a run's identity without the names of paper and cell; runs with equal ones are equal bit by bit.
+    """Fingerprint of a run's identity without the names of paper and cell.
 
-    It includes the roles of model and data, by which the workflow finds the files.
+    It includes the roles of model and data, by which the workflow finds the files. Runs of one preset with equal ones
+    are the same experiment; on one machine they are equal bit by bit, if its engine is repeatable.
     """
     named = {key: value for key, value in run.identity.items() if key not in ("paper", "cell")}
     return fingerprint([named, run.model_role, run.data_role])

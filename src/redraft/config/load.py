@@ -543,7 +543,8 @@ class Experiments(PaperFiles):
         """Reason why a cell has no run at a preset; empty if it has one.
 
         There are two reasons. A variant may be for another preset, since all presets share one file of variants. And a
-        factor of the cell may make a fraction of an integer of the preset. Any other mistake in a cell is an error.
+        factor of the cell may make a fraction of an integer of the preset. A fraction above 1 in a user's file may be a
+        mistake in the factor: it is an error, as is any other mistake in a cell.
         """
         # All mistakes of a variant count as misfit: it was checked at its own preset when it was made.
         if cell_id.partition("/")[0] == own.OWN:
@@ -557,7 +558,8 @@ class Experiments(PaperFiles):
         for name in cell.trainer_factors:
             value = settings[name].value
             # Rounded it would be another experiment: half a prompt per step is not one.
-            if TrainerConfig.model_fields[name].annotation is int and value > 0 and value % 1:
+            is_fraction = 0 < value < 1 if cell.paper in self.own_papers else value > 0 and value % 1
+            if TrainerConfig.model_fields[name].annotation is int and is_fraction:
                 return f"{name} would be {value:g} at preset {preset.name}"
         return ""
 

@@ -13,30 +13,33 @@ from redraft.errors import UserError
 def taken_cells(experiments: Experiments, preset: Preset) -> dict[str, str]:
     """Ids of the cells whose runs are those of another paper's cell, and the id of that cell.
 
-    Papers without a line in the preset have none, and neither have cells that cannot be run at it.
-
-    Raises:
-        UserError: for a mistake in a `runs_from`.
+    Papers without a line in the preset have none, and neither have cells that cannot be run at it. Papers with a
+    mistake in their files are left out: it is reported where they are used (`sources_of`).
     """
     taken: dict[str, str] = {}
     for paper in dict.fromkeys([*preset.default, *experiments.own_papers]):
-        sources = _sources(experiments, paper)
-        # The first of equal cells, in the order of `runs_from`.
-        trained = [cells for source in sources for cells in _trained(experiments, preset, source).items()]
-        equal = dict(reversed([(training, cell) for cell, training in trained]))
-        own = _trained(experiments, preset, paper) if sources else {}
-        taken |= {cell: equal[training] for cell, training in own.items() if training in equal}
+        with suppress(UserError):
+            taken |= _taken_cells(experiments, preset, paper)
     return taken
 
 
-def _sources(experiments: Experiments, paper: str) -> list[str]:
+def _taken_cells(experiments: Experiments, preset: Preset, paper: str) -> dict[str, str]:
+    sources = sources_of(experiments, paper)
+    # The first of equal cells, in the order of `runs_from`.
+    trained = [cells for source in sources for cells in _trained(experiments, preset, source).items()]
+    equal = dict(reversed([(training, cell) for cell, training in trained]))
+    own = _trained(experiments, preset, paper) if sources else {}
+    return {cell: equal[training] for cell, training in own.items() if training in equal}
+
+
+def sources_of(experiments: Experiments, paper: str) -> list[str]:
     """Papers that a paper takes runs from.
 
     Raises:
         UserError: for an unknown paper, for the paper itself, and for one that takes runs from it.
     """
     sources = experiments.cell_file(paper).runs_from
-    others = [other for other in experiments.papers if other not in (paper, *experiments.own_papers)]
+    others = [other for other in experiments.papers if other != paper]
     check_known(sources, others, "no such paper", experiments.cells_of(paper), "runs_from")
     reached, pending = set[str](), list(sources)
     while pending:

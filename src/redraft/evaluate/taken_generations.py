@@ -1,16 +1,17 @@
 """Generations of a run that another paper has trained and evaluated by the same protocol (rule `take_generations`)."""
 
+import shutil
 from pathlib import Path
 
 from redraft.config import Experiments, sampling_fingerprint
 from redraft.errors import UserError
-from redraft.files import hashes, linked_file, write_json
+from redraft.files import atomic, hashes, write_json
 from redraft.ops.locking.lease import EVALUATION, lease
 from redraft.result_files import check_hashes, check_same, read_manifest, read_record
 
 
 def take_generations(preset_name: str, protocol: str, seed: int, origin: Path, file: Path) -> None:
-    """Link another run's generations, and write their record with this run's manifest.
+    """Copy another run's generations, and write their record with this run's manifest.
 
     Args:
         preset_name: name of the preset.
@@ -41,5 +42,7 @@ def take_generations(preset_name: str, protocol: str, seed: int, origin: Path, f
     check_hashes(origin.parent, record["sha256"], origin)
     with lease(file.parent, EVALUATION, file.with_name("generate.log")) as held:
         held.check()
-        linked_file(origin.with_name(file.name), file)
+        # A copy: Snakemake touches its outputs, and a link would make the origin look newer than its grades.
+        with atomic(file) as temporary:
+            shutil.copyfile(origin.with_name(file.name), temporary)
         write_json(file.with_suffix(".json"), record | {"made_from": hashes(manifest)})

@@ -3,11 +3,11 @@
 import shutil
 from pathlib import Path
 
-from redraft.config import Experiments, run_fingerprint
+from redraft.config import Experiments
 from redraft.config.read import shown
 from redraft.errors import UserError
 from redraft.files import linked_folder, remove, write_atomically
-from redraft.ops.locking.lease import lease
+from redraft.ops.locking.lease import TAKING, lease
 from redraft.provenance import write_named_manifest
 from redraft.result_files import check_hashes, read_manifest
 
@@ -42,10 +42,17 @@ def take_run(preset_name: str, cell_id: str, seed: int, origin: Path, file: Path
             allowed=str(shown(run.identity.get(differing[0]))),
             hint="train it again, or remove the paper from `runs_from`",
         )
+    rollouts = [name for name in manifest["sha256"] if name.startswith("rollouts/")]
+    if removed := [name for name in rollouts if not (origin.parent / name).exists()]:
+        raise UserError(
+            f"rollouts of this run were removed, so {cell_id} cannot take it (`runs_from`)",
+            file=origin.parent / removed[0],
+            hint=f"remove {origin.parent}, which trains it again, or the paper from `runs_from`",
+        )
     records = origin.with_name("steps.jsonl")
     check_hashes(origin.parent, {records.name: manifest["sha256"][records.name]}, origin)
     folder = file.parent
-    with lease(folder, run_fingerprint(run), folder / "taken.log") as held:
+    with lease(folder, TAKING, folder / "taken.log") as held:
         # An earlier run of this cell, which was trained here.
         remove(folder / name for name in ("checkpoints", *LINKED))
         for name in LINKED:

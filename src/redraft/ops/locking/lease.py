@@ -38,6 +38,8 @@ ORPHANS_SECONDS = 2 * EXPIRED_SECONDS
 """Longest wait for the child processes of a dead owner on this machine."""
 EVALUATION = "evaluation"
 """Replaces the fingerprint in the lease of a process that samples a run's policies. No fingerprint equals it."""
+TAKING = "taking"
+"""The same for a process that takes a run from another paper, and trains nothing."""
 
 
 class LeaseLost(UserError):

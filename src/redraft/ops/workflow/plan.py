@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from redraft.config import Cell, Data, Experiments, Preset, Run, own
 from redraft.config.base import Config, invalid
 from redraft.config.read import check_known, parse
+from redraft.config.taken_runs import sources_of
 from redraft.config.trends import coordinates
 from redraft.config.windows import check_windows
 from redraft.errors import UserError
@@ -201,7 +202,7 @@ class CampaignPlan:
         `snakemake reproduction` includes all grids that the paper reports, `snakemake extras` the default grids and
         those beyond the paper, and any other target the preset's default grids. Another target changes the inputs of
         `collect`, so that `collect` and the following rules run again. This takes seconds and loses nothing, since
-        `collect` gathers every finished run.
+        `collect` gathers every finished run. Only timed repetitions (`snakemake timing`) are made again.
         """
         targets = target_grids(self.experiments, self.preset, paper, self.targets())
         return target_cells(self.experiments, self.preset, paper, self._named_grids(paper) or targets)
@@ -213,7 +214,7 @@ class CampaignPlan:
 
     def _check_grids(self, papers: list[str]) -> None:
         """Raise a UserError if no paper of the call has one of the grids that it names, or a paper has none of them."""
-        known = {paper: self.experiments.grids_of(paper) for paper in papers}
+        known = {paper: self.experiments.grids_of(paper) for paper in papers if not self._only_finished(paper)}
         named = [grid for grid in self.call.grids.split(",") if grid]
         check_known(named, {grid: None for grids in known.values() for grid in grids}, "no such grid", CONFIG, "grids")
         for paper, grids in known.items():
@@ -305,16 +306,21 @@ class CampaignPlan:
                 sys.exit(2)
 
     def _check_fits(self) -> None:
-        """Raise a UserError if a wanted cell does not fit, or if no cell of a paper is left."""
+        """Raise a UserError if a wanted cell does not fit, or if no cell of a paper can be run."""
         wanted = {paper: [cell.id for cell in self.wanted_cells(paper)] for paper in self.papers}
         reasons = {cell: reason for cells in wanted.values() for cell in cells if (reason := self._unfitting(cell))}
         if reasons:
             raise misfit_error(reasons, self.preset.name, f"`--config {WITHOUT}=true` goes on without these cells; ")
-        for paper, cells in wanted.items():
-            if not cells and any(cell.partition("/")[0] == paper for cell in self.unfitting):
-                rest = [other for other, of_other in wanted.items() if of_other]
+        rest = [paper for paper, cells in wanted.items() if cells]
+        for paper in (paper for paper, cells in wanted.items() if not cells and not self._only_finished(paper)):
+            reasons = {cell: why for cell, why in self.left_out().items() if cell.partition("/")[0] == paper}
+            if reasons.keys() & self.unfitting.keys():
                 hint = f"name the other papers: papers={','.join(rest)}" if rest else None
                 raise UserError("no cell of this paper fits", file=CONFIG, key=WITHOUT, value=paper, hint=hint)
+            if reasons and not self._finished_runs(paper):
+                hint = "; ".join(f"{cell}: {why}" for cell, why in list(reasons.items())[:3])
+                message = f"no cell of {paper} can be run at preset {self.preset.name}"
+                raise UserError(message, file=CONFIG, key="papers", value=paper, hint=hint)
 
     def _only_finished(self, paper: str) -> bool:
         """Whether to include only finished runs of a paper: for a user-defined paper that the call does not name."""
@@ -455,6 +461,7 @@ def check_paper(experiments: Experiments, preset: Preset, paper: str) -> None:
     check_windows(experiments, preset, paper)
     coordinates(experiments, preset, paper)
     experiments.observed_cell(paper)
+    sources_of(experiments, paper)
     from redraft.published import check_published  # not at the top: `redraft list` works without NumPy
 
     check_published(experiments, paper)
