@@ -437,7 +437,7 @@ def snakemake_s(local_exec, records):
         SimpleNamespace(
             rule=rules[name],
             threads=64 if name == "tables" else 1,
-            output=[] if name == "all" else [i],
+            output=[] if name == "all" else [f"made/{i}"],
             resources={"gpus": 1, "cpus_per_task": 2} if name == "train" else {},
             wildcards=SimpleNamespace(paper="p", cell="c", seed=str(i)),
         )
@@ -484,18 +484,29 @@ def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_
     assert known.jobs[1] == Job("train", frozenset({0}), (("jobs", 1), ("one: processors", 2)), work)
 
 
-def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch():
+def test_earlier_jobs_count_unless_their_record_is_of_another_rule_of_a_touch_or_of_a_failure(tmp_path, monkeypatch):
     def record(rule, start, end):
         return SimpleNamespace(rule=rule, starttime=start, endtime=end)
 
-    records = {
-        0: record("model", 10.0, 70.0),
-        1: record("train", 5.0, 5.0),
-        2: record("fit", 5.0, 9.0),
-        3: record("tables", None, 9.0),
+    def counted(records):
+        workflow = snakemake_s(True, records)
+        return {job.output[0]: seconds for job, seconds in recorded_seconds(workflow, workflow.dag.jobs)}
+
+    monkeypatch.chdir(tmp_path)
+    Path("made").mkdir()
+    for number in range(4):
+        Path(f"made/{number}").touch()
+    others = {
+        "made/0": record("model", 10.0, 70.0),
+        "made/1": record("train", 5.0, 5.0),
+        "made/2": record("fit", 5.0, 9.0),
+        "made/3": record("tables", None, 9.0),
     }
-    workflow = snakemake_s(True, records)
-    assert list(recorded_seconds(workflow, workflow.dag.jobs)) == [(workflow.dag.jobs[0], 60.0)]
+    assert counted(others) == {"made/0": 60.0}
+    trained = {f"made/{number}": record("train", 5.0, 9.0) for number in (1, 2)}
+    assert counted(trained) == {"made/1": 4.0, "made/2": 4.0}
+    Path("made/1").unlink()
+    assert counted(trained) == {"made/2": 4.0}, "the other one failed"
 
 
 # What a call took.

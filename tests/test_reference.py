@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import lzma
 import math
 import re
 import shutil
@@ -129,6 +130,15 @@ def test_a_campaign_is_published_whole_and_small(packed):
     assert len(header) - len(kept) == 2
     assert shown_header == [header[i] for i in kept]
     assert shown == [[row[i] for i in kept] for row in rows]
+    figure, data = "figures/spec_rl/figure02.csv", packed / "results/smoke/figures/spec_rl/figure02.csv"
+    header, *rows = csv.reader(data.open())
+    kept = [i for i, name in enumerate(header) if name != "stand_in"]
+    points = [*csv.reader(lzma.decompress((layout.folder / f"{figure}.xz").read_bytes()).decode().splitlines())]
+    assert points == [[row[i] for i in kept] for row in (header, *rows)]
+    assert not list(layout.folder.rglob("figure*.csv"))
+    columns = {each["name"]: each for each in json.loads((layout.root / "columns.json").read_text())["tables"]}
+    assert f"smoke/{figure}.xz" in columns["figures"]["files"]
+    assert set(points[0]) <= {column["name"] for column in columns["figures"]["columns"]}
 
 
 def test_the_archive_has_what_regrading_needs_and_no_policy(packed):
@@ -604,6 +614,14 @@ def test_damaged_published_files_are_errors(place, mistake):
         rehash(file)
         for command in (("check", "results/smoke"), ("report", "results/reference/smoke", "--output", "out")):
             assert "damaged" in mistake(place, *command)
+    packed_again(file, whole)
+    figure = layout.figures("spec_rl") / "figure02.csv.xz"
+    for damage in (b"no data", figure.read_bytes()[:-9]):
+        figure.write_bytes(damage)
+        rehash(figure)
+        found = mistake(place, "report", "results/reference/smoke", "--output", "out")
+        assert "damaged" in found
+        assert figure.name in found
     for content in (b"[1]", b"{}", b"no json"):
         names = ("manifest.json", "scores.json")
         packed_again(file, whole | {f"results/smoke/runs/spec_rl/grpo-vanilla/seed0/{name}": content for name in names})

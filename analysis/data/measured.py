@@ -1,5 +1,6 @@
 """Every value by seed that a paper's tables, claims and figures show: measured once, written, and read from there."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from redraft.config import Clock, Panel
 from redraft.config.quantities import ACCURACY
 from redraft.data_dictionary import write_parquet
 from redraft.errors import UserError
-from redraft.files import hashes, read_parquet, write_json
+from redraft.files import hashes, read_parquet, write_atomically, write_json
 from redraft.result_files import check_hashes, read_record
 
 KEY = ("cell", "quantity", "scope")
@@ -181,7 +182,8 @@ class Measuring(Measured):
         frame = pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64"})
         write_parquet(frame, folder / MEASURED, "measured")
         families.save(folder / FAMILY)
-        write_json(folder / RESOLVED, resolved)
+        # Without indentation, which is two fifths of the file; only programs read it.
+        write_atomically(folder / RESOLVED, json.dumps(resolved, separators=(",", ":"), allow_nan=False))
         made = {"sha256": (MEASURED, FAMILY, RESOLVED), "made_from": COLLECTED}
         write_json(folder / RECORD, {key: hashes(*(folder / name for name in names)) for key, names in made.items()})
 

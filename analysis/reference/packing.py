@@ -15,7 +15,8 @@ from redraft.analysis.reference.packs import name_of, write_pack
 from redraft.analysis.reference.published import (
     PUBLISHED,
     files_of,
-    published_csv,
+    published_content,
+    published_name,
     record_file,
     runs_file,
     sample_file,
@@ -64,13 +65,13 @@ def publish(layout: Layout, paper: str, target: Layout, archives: Path) -> dict[
         *_with_hash(layout.claims(paper)),
         *layout.cases(paper).parent.glob(f"{paper}.*"),
     ]
-    files = {path.relative_to(layout.folder).as_posix(): path for path in source}
+    files = {published_name(path.relative_to(layout.folder).as_posix()): path for path in source}
     file = record_file(target, paper)
     previous = read_typed(file, PUBLISHED)["archive"] if file.exists() else {}
     for name in files_of(target, paper):
         (target.folder / name).unlink()
     for name, path in files.items():
-        write_atomically(target.folder / name, published_csv(path) if path.suffix == ".csv" else path.read_bytes())
+        write_atomically(target.folder / name, published_content(name, path))
     root = layout.folder.parent
     small = [f for run in runs for f in (*_with_hash(run.folder / "manifest.json"), run.folder / "scores.json")]
     small += [Path(str(file)) for file in measured.runs.runs["initial"].unique()]

@@ -2,13 +2,14 @@
 
 A folder of published results has the layout of a preset's results (`redraft.layout.Layout`), with fewer files. The
 manifests of a paper's runs are in one pack. Data of tables and figures lack columns that are most of their size:
-`manifests` follows from cell and seeds, and Markdown tables and drawings have the notice of `stand_in`. The record of a
-paper lists every file with its hash.
+`manifests` follows from cell and seeds, and Markdown tables and drawings have the notice of `stand_in`. Data of figures
+are compressed. The record of a paper lists every file with its hash.
 """
 
 import contextlib
 import csv
 import io
+import lzma
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pydantic import TypeAdapter
 from redraft.analysis.reference.packs import read_pack
 from redraft.data_dictionary import COLUMNS
 from redraft.errors import UserError
+from redraft.files import errors_of_reading
 from redraft.layout import CODE, Layout, check_inside, code_root, published_data
 from redraft.layout import PUBLISHED as DATA
 from redraft.result_files import Typed, check_hashes, check_listed, read_typed
@@ -164,6 +166,33 @@ def read_runs(published: Published, paper: str) -> dict[str, bytes]:
 def sample_file(layout: Layout, paper: str) -> Path:
     """Pack with all records of one run: the rollouts of its first and last step, generations and grades."""
     return layout.folder / "samples" / f"{layout.collected(paper).name}.tar.xz"
+
+
+COMPRESSED = ".xz"
+"""Suffix of a compressed file, after its own."""
+
+
+def published_name(name: str) -> str:
+    """Name under which a file of results is published."""
+    return name + COMPRESSED * (name.startswith("figures/") and name.endswith(".csv"))
+
+
+def published_content(name: str, file: Path) -> bytes:
+    """Published content of a file of results with the published name `name`."""
+    content = published_csv(file) if file.suffix == ".csv" else file.read_bytes()
+    return lzma.compress(content, preset=9) if name.endswith(COMPRESSED) else content
+
+
+def original(name: str, file: Path) -> tuple[str, bytes]:
+    """Name and content in a folder of results of the published file with the name `name`.
+
+    Raises:
+        UserError: if the file is damaged.
+    """
+    if not name.endswith(COMPRESSED):
+        return name, file.read_bytes()
+    with errors_of_reading(file, lzma.LZMAError, EOFError):
+        return name.removesuffix(COMPRESSED), lzma.decompress(file.read_bytes())
 
 
 LEFT_OUT = ("manifests", "stand_in")

@@ -13,11 +13,11 @@ from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.measured import RECORD
 from redraft.analysis.data.statistics import ROUNDING
 from redraft.analysis.pages.report_pages import report
-from redraft.analysis.reference.published import PACKS, Published, inside, published_csv, read_runs, runs_file
+from redraft.analysis.reference.published import PACKS, Published, inside, original, published_csv, read_runs, runs_file
 from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
 from redraft.errors import UserError
-from redraft.files import atomic, write_atomically
+from redraft.files import write_atomically
 from redraft.layout import REOPENED, Layout, check_inside
 from redraft.result_files import record_derived
 
@@ -110,8 +110,8 @@ def _unpack(published: Published, paper: str, layout: Layout) -> None:
     for name in published.records[paper]["sha256"]:
         # Tables and claims are made again; copies of them could not differ from themselves.
         if Path(name).parts[0] not in (*AGAIN, *PACKS):
-            with atomic(layout.folder / name) as temporary:
-                shutil.copyfile(source.folder / name, temporary)
+            own, content = original(name, source.folder / name)
+            write_atomically(layout.folder / own, content)
     runs = runs_file(source, paper)
     for name, content in read_runs(published, paper).items():
         # Names are results/<preset>/..., and the file may be someone else's.

@@ -6,6 +6,7 @@ as in `pass_at_<k>`, stands for any text.
 """
 
 import csv
+import lzma
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ def described_files(files: Mapping[str, Path]) -> dict[str, Any]:
     """
     found: dict[str, list[str]] = {}
     for name in sorted(files):
-        path = PurePosixPath(name)
+        path = PurePosixPath(name.removesuffix(".xz"))  # published data of figures are compressed
         if table := next((table for table, (pattern, _) in TABLES.items() if path.match(pattern)), None):
             found.setdefault(table, []).append(name)
     tables = []
@@ -144,8 +145,10 @@ def described_files(files: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def _columns(table: str, file: Path) -> list[str]:
-    if file.suffix == ".csv":
-        with errors_of_reading(file, ValueError), file.open(encoding="utf-8", newline="") as handle:
+    if file.suffix in (".csv", ".xz"):
+        opened = lzma.open if file.suffix == ".xz" else open
+        damage = (ValueError, lzma.LZMAError, EOFError)
+        with errors_of_reading(file, *damage), opened(file, "rt", encoding="utf-8", newline="") as handle:
             return next(csv.reader(handle), [])
     if not any("<" in name for name in definitions(table)):
         return list(definitions(table))  # without pyarrow, which `redraft share` can do without

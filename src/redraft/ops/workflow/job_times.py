@@ -107,10 +107,12 @@ def _job(workflow: Any, job: Any, sizes: Sizes, capacity: dict[str, int], cluste
 
 
 def recorded_seconds(workflow: Any, jobs: Iterable[Any]) -> Iterator[tuple[Any, float]]:
-    """Jobs, as far as Snakemake has a record of their last execution, and its wall time in seconds."""
+    """Finished jobs, as far as Snakemake has a record of their last execution, and its wall time in seconds."""
     for job in jobs:
         record = workflow.persistence.metadata(job.output[0]) if job.output else None
         if record is None or record.rule != job.rule.name or not record.starttime or not record.endtime:
+            continue
+        if not all(map(os.path.exists, job.output)):  # a failed job has a record too
             continue
         if (seconds := record.endtime - record.starttime) > 0:  # touched files end before they start
             yield job, seconds
