@@ -22,6 +22,7 @@ import yaml
 from redraft.analysis.data.sequential import write_looks
 from redraft.cli.run_until import _targets
 from redraft.config import Experiments
+from redraft.config.taken_runs import taken_cells
 from redraft.files import sha256
 from redraft.ops.workflow.rule_inputs import STAGES
 from tests.checkout import called, copy_to, snakemake
@@ -161,13 +162,15 @@ def test_each_target_trains_and_evaluates_its_cells_with_every_seed_and_no_other
         assert set(trained) == {(cell, str(seed)) for cell in cells for seed in preset.seeds}
         models = {cell.model for cell in cells.values()}
         counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", text, flags=re.M)}
-        assert counts["train"] == counts["generate"] == counts["diversity"] == len(trained)
+        taken = len([cell for cell, _ in trained if cell in taken_cells(experiments, preset)])
+        assert counts.get("take_run", 0) == counts.get("take_generations", 0) == taken
+        assert counts["train"] == counts["generate"] == counts["diversity"] - taken == len(trained) - taken
         assert counts["make_model"] == len(models) * min(preset.blocks, len(preset.seeds))
         by_roofline = {c.model for c in cells.values() if experiments.run(c.id, 0, "tiny").calibration}
         assert counts.get("calibrate", 0) == len(by_roofline)
         probed = {cell.model for name, cell in cells.items() if name in PROBED}
         assert counts["generate_initial"] == (len(models) + len(probed)) * len(preset.seeds)
-        assert counts["grade"] == counts["generate"] + counts["generate_initial"]
+        assert counts["grade"] == len(trained) + counts["generate_initial"]
 
 
 def test_runs_are_timed_again_if_that_is_asked_for_and_tables_wait_for_it(tmp_path):
