@@ -122,8 +122,8 @@ def test_each_number_has_the_word_for_its_direction(tmp_path, form, reproduced, 
 )
 def test_a_number_of_a_summary_has_the_word_for_its_direction(value, timed, expected):
     found = HeadlineNumber("s", "percent fewer", *value, 8.3, "agrees", 3, "", timed, "yes")
-    row = _summary_row("tiny", found)
-    assert [row[name].replace(SPACE, " ") for name in ("here (preset `tiny`)", "paper")] == expected
+    row = _summary_row("here", found)
+    assert [row[name].replace(SPACE, " ") for name in ("here", "paper")] == expected
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_number_of_a_summary_has_the_word_for_its_direction(value, timed, expe
 )
 def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding, verdict):
     found = HeadlineNumber("s", "times", 2.0, 1.5, 2.5, math.nan, "not comparable", 3, "", timed, finding)
-    assert _summary_row("tiny", found)["verdict"] == f"{verdict}; no comparable number"
+    assert _summary_row("here", found)["verdict"] == f"{verdict}; no comparable number"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ def test_beside_a_cluster_only_downloads_and_what_is_light_run_here(tmp_path):
     targets = {"all", "reproduction", "extras", "timing", "laboratory"}
     downloads = {"import_model", "prepare_data", "lighteval_environment"}
     light = {"distributions", "collect", "measure", "tables", "figures", "choose_cases", "cases", "claims", "report"}
-    assert rules["local"] == targets | downloads | light | {"track"}
+    taken = {"take_run", "take_generations"}
+    assert rules["local"] == targets | downloads | light | taken | {"track"}
     assert rules["submitted"] == set(STAGES)
 
 

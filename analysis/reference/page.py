@@ -51,11 +51,13 @@ def write_page(root: Path, page: Path) -> None:
 
 def write_summary(root: Path, page: Path) -> None:
     """Write the headline numbers of all published papers, and one figure, into a page; arguments as of `write_page`."""
-    experiments, rows, figures = Experiments(), [], []
-    for published in _shown(root):
+    experiments, rows, figures, shown = Experiments(), [], [], _shown(root)
+    for published in shown:
+        preset = published.layout.preset
+        heading, named = (f"here (preset `{preset}`)", {}) if len(shown) == 1 else ("here", {"preset": f"`{preset}`"})
         for paper in _papers(published, experiments):
             numbers = [each for each in _headlines(published, paper, experiments) if each.verdict != MISSING]
-            rows += [_summary_row(published.layout.preset, each) for each in numbers]
+            rows += [named | _summary_row(heading, each) for each in numbers]
             figures += [*_figures(published, paper, experiments, page.parent)]
     parts = [str(pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True))] if rows else []
     _between_marks(page, parts + figures[1:2])
@@ -72,8 +74,8 @@ def _headlines(published: Published, paper: str, experiments: Experiments) -> li
     return points(layout, paper, made, declared.tables, uneven, read=lambda stem: read_cells(stem.with_suffix(".csv")))
 
 
-def _summary_row(preset: str, number: HeadlineNumber) -> dict[str, str]:
-    """A headline number beside the paper's."""
+def _summary_row(heading: str, number: HeadlineNumber) -> dict[str, str]:
+    """A headline number, in the column `heading`, beside the paper's."""
     word = ("less" if number.timed else "fewer") if number.form == "percent fewer" else ""
     reported, verdict = number.reported, number.verdict
     if verdict == NOT_COMPARABLE:
@@ -81,7 +83,7 @@ def _summary_row(preset: str, number: HeadlineNumber) -> dict[str, str]:
         verdict = f"{effect}; no comparable number"
     return {
         "": number.short,
-        f"here (preset `{preset}`)": directed(number.mean, number.form, word, number.low, number.high),
+        heading: directed(number.mean, number.form, word, number.low, number.high),
         "paper": "–" if math.isnan(reported) else directed(reported, number.form, word),
         "verdict": verdict,
     }
@@ -94,9 +96,10 @@ def _papers(published: Published, experiments: Experiments) -> list[str]:
 
 
 def _shown(root: Path) -> list[Published]:
-    """All published results but those of the smoke preset."""
+    """All published results but those of the smoke preset; the preset with most papers first."""
     folders = sorted({file.parent for file in root.glob("*/*.json")})
-    return [Published.read(folder) for folder in folders if folder.name != NOT_SHOWN]
+    found = [Published.read(folder) for folder in folders if folder.name != NOT_SHOWN]
+    return sorted(found, key=lambda published: -len(published.records))
 
 
 def require_marks(page: Path) -> tuple[str, str]:
