@@ -125,6 +125,22 @@ def test_a_factor_in_a_user_s_file_that_makes_a_fraction_above_1_is_an_error(fol
     assert error.value.key == "l9.trainer_factors.group_size"
 
 
+def test_a_reproduction_leaves_out_cells_whose_model_or_data_the_preset_lacks():
+    plan = planned("reproduction", preset="smol", papers="spec_rl")
+    wanted = {cell.name for cell in plan.wanted_cells("spec_rl")}
+    assert {"grpo-vanilla", "grpo-spec-l0.5", "ppo-vanilla"} < wanted
+    assert plan.left_out()["spec_rl/8b-grpo-vanilla"] == "the preset has no model qwen3-8b-base"
+    assert {cell.model for cell in plan.wanted_cells("spec_rl")} == {"qwen3-1.7b-base"}
+
+
+def test_a_default_cell_whose_model_the_preset_lacks_is_a_mistake(folder):
+    shutil.copytree(ROOT / "experiments", folder / "experiments")
+    file = folder / "experiments/presets/smol.yaml"
+    file.write_text(file.read_text().replace("spec_rl: [pretrained]", "spec_rl: [pretrained, main]"))
+    with pytest.raises(UserError, match="the preset has nothing for"):
+        planned(experiments=Experiments(folder), preset="smol")
+
+
 def test_a_job_takes_its_papers_from_the_process_that_started_it():
     environment = {}
     papers = planned("reproduction", environment=environment).papers

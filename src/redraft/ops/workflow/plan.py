@@ -236,8 +236,8 @@ class CampaignPlan:
         of the default grids the missing file is a mistake instead, and Snakemake names the file.
         """
         experiments, preset = self.experiments, self.preset
-        if misfit := experiments.misfit(cell_id, preset.name):
-            return misfit
+        if reason := experiments.misfit(cell_id, preset.name) or self._lacking(cell_id):
+            return reason
         # Any seed will do: seeds change random streams and blocks, not sizes or files.
         run = experiments.run(cell_id, preset.seeds[0], preset.name)
         missing = [file for file in problem_files(run.data) if not Path(file).exists()]
@@ -245,6 +245,15 @@ class CampaignPlan:
             return run.unsupported or f"{missing[0]} does not exist"
         unfitting = self.call.without_unfitting and self._unfitting(cell_id)
         return f"{DOES_NOT_FIT}: {unfitting}" if unfitting else ""
+
+    def _lacking(self, cell_id: str) -> str:
+        """Model or data of a cell that the preset lacks; empty for cells of default grids, where it is a mistake."""
+        cell = self.experiments.cell(cell_id)
+        if cell_id in self._default_cells(cell.paper):
+            return ""
+        if cell.model not in self.preset.models:
+            return f"the preset has no model {cell.model}"
+        return "" if cell.data in self.preset.data else f"the preset has no data {cell.data}"
 
     @cache  # noqa: B019
     def _unfitting(self, cell_id: str) -> str:
