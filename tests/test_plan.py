@@ -85,6 +85,7 @@ def test_grids_that_the_call_names_replace_those_of_the_target():
     ("config", "message", "allowed"),
     [
         ({"papers": "spec_rl", "grids": "pair,pear"}, "no such grid", "pair"),
+        ({"papers": "spec_rl", "grids": ","}, "names no grid", "pair"),
         ({"papers": "spec_rl,exact_reuse", "grids": "rules"}, "spec_rl has none of these grids", "lenience"),
     ],
 )

@@ -25,7 +25,7 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import RECORD, Measured
 from redraft.analysis.pages.finished_report import record_report
 from redraft.analysis.pages.run_pages import views
-from redraft.analysis.reference import packing, page, reopening, site
+from redraft.analysis.reference import packing, packs, page, published, reopening, site
 from redraft.analysis.reference.checking import compare
 from redraft.analysis.reference.numbers import (
     AGREES,
@@ -650,7 +650,7 @@ def test_damaged_published_files_are_errors(place, mistake):
     packed_again(file, whole)
     figure = layout.figures("spec_rl") / "figure02.csv.xz"
     whole_figure = figure.read_bytes()
-    for damage in (b"no data", whole_figure[:-9]):
+    for damage in (b"no data", whole_figure[:-9], whole_figure + b"x", lzma.compress(bytes(published.LARGEST + 1))):
         figure.write_bytes(damage)
         rehash(figure)
         found = mistake(place, "report", "results/reference/smoke", "--output", "out")
@@ -658,6 +658,14 @@ def test_damaged_published_files_are_errors(place, mistake):
         assert figure.name in found
     figure.write_bytes(whole_figure)
     rehash(figure)
+    twice = figure.with_suffix("")
+    twice.write_text("a\n")
+    rehash(twice)
+    assert "twice" in mistake(place, "report", "results/reference/smoke", "--output", "out")
+    twice.unlink()
+    record = json.loads(record_file(layout, "spec_rl").read_text())
+    del record["sha256"]["figures/spec_rl/figure02.csv"]
+    write_json(record_file(layout, "spec_rl"), record)
     for content in (b"[1]", b"{}", b"no json"):
         names = ("manifest.json", "scores.json")
         packed_again(file, whole | {f"results/smoke/runs/spec_rl/grpo-vanilla/seed0/{name}": content for name in names})
@@ -1082,3 +1090,14 @@ def test_papers_published_in_different_precisions_have_no_common_report(place, m
     with pytest.raises(UserError, match="different precisions"):
         reopening._unpack(Published.read(REFERENCE / "smoke"), "spec_rl", layout)
     assert layout.precision.read_text() == "float32"
+
+
+def test_a_pack_that_would_fill_the_memory_is_an_error(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(bytes(600))
+    packs.write_pack(tmp_path / "pack.tar.xz", [tmp_path / "a", tmp_path / "b"], tmp_path)
+    monkeypatch.setattr(packs, "LARGEST", 1200)
+    assert len(read_pack(tmp_path / "pack.tar.xz")) == 2
+    monkeypatch.setattr(packs, "LARGEST", 1199)
+    with pytest.raises(UserError, match="more than"):
+        read_pack(tmp_path / "pack.tar.xz")

@@ -52,3 +52,42 @@ def test_runs_that_speculated_are_compared_by_what_follows_from_their_tokens():
     found = first_epoch_spread(Runs(of_runs.runs, steps, of_runs.scores))
     assert (found.groups, found.largest) == (1, pytest.approx(6.5 / 5.0))
     assert not found.comparable
+
+
+def speculating(*lines):
+    """Runs of one seed and step that decoded as many tokens: passes that speculated, and seconds of rollout, update and
+    log-probabilities before it, and trained rollouts."""
+    names = [
+        "speculated_passes",
+        "seconds.rollout",
+        "seconds.update_actor",
+        "seconds.old_log_probs",
+        "trained_rollouts",
+    ]
+    steps = pd.DataFrame(lines, columns=names)
+    return Runs(
+        pd.DataFrame(),
+        steps.assign(cell=[*map(str, steps.index)], seed=0, step=0, epoch=0, tokens_decoded=9),
+        pd.DataFrame(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "groups", "largest"),
+    [
+        ([(0.0, 2.0, 4.0, 1.0, 8), (0.0, 2.2, 4.0, 1.0, 8), (1.0, 0.5, 4.0, 1.0, 8)], 1, 1.1),
+        ([(0.0, 2.0, 4.0, 1.0, 8), (0.0, 2.2, 4.0, 1.0, 8), (1.0, 0.5, 5.0, 1.0, 8)], 1, 1.2),
+        # Others train on fewer of the responses, or have no such seconds.
+        ([(0.0, 2.0, 4.0, 1.0, 8), (1.0, 0.5, 8.0, 1.0, 4), (1.0, 0.5, 4.0, 1.5, 8)], 1, 1.1),
+        ([(0.0, 2.0, 4.0, 1.0, 8), (1.0, 0.5, 4.0, None, 8), (1.0, 0.5, 4.0, 1.5, 8)], 1, 1.1),
+        ([(0.0, 2.0, 0.0, 0.0, 8), (1.0, 0.5, 4.0, 1.0, 8), (1.0, 0.5, 4.0, 1.5, 8)], 1, 1.1),
+    ],
+)
+def test_each_set_counts_once_and_updates_of_other_work_are_not_compared(lines, groups, largest):
+    found = first_epoch_spread(speculating(*lines))
+    assert (found.groups, found.largest, found.median) == (groups, pytest.approx(largest), pytest.approx(largest))
+
+
+def test_a_set_without_times_to_compare_is_none():
+    assert first_epoch_spread(speculating((0.0, 2.0, 4.0, 1.0, 8), (1.0, 0.5, None, None, 8))) is None
+    assert first_epoch_spread(speculating((0.0, 0.0, 0.0, 0.0, 8), (0.0, 0.0, 0.0, 0.0, 8))) is None

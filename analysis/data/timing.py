@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from redraft.analysis.data.collect import SPREAD, Runs
@@ -121,7 +122,8 @@ class TimingSpread:
 
     Attributes:
         groups: sets of runs that did the same work.
-        median: longest over shortest rollout seconds of the first epoch, median over the sets.
+        median: longest over shortest seconds of the first epoch, median over the sets: seconds of rollouts, or in a set
+            with runs that speculate those of the updates, if they differ more.
         largest: the same of the set where they differ most.
         repeats: longest over shortest seconds of a step's rollouts that were repeated, median over the steps; NaN where
             nothing was.
@@ -147,36 +149,47 @@ def first_epoch_spread(runs: Runs) -> TimingSpread | None:
     """Compare the rollout seconds of the first epoch between runs of one seed that decoded the same in each step of it.
 
     Runs that speculated take fewer passes for equal tokens, as when all responses are truncated. So they are compared
-    by the seconds of the update and of the log-probabilities before it, with all runs of the same work.
+    by the seconds of the update and of the log-probabilities before it, with all runs that also trained on as many
+    rollouts.
 
     Returns:
         None where no two runs did the same work.
     """
     first = runs.steps[runs.steps["epoch"] == 0].sort_values("step")
     passes = first["speculated_passes"].fillna(0) if "speculated_passes" in first else 0
-    learning = first[[name for name in LEARNING if name in first]].sum(axis=1)
+    learning = first[[name for name in LEARNING if name in first]].sum(axis=1, skipna=False)
+    trained = first.get("trained_rollouts", 0)
     work = (
-        first.assign(passes=passes, learning=learning)
+        first.assign(passes=passes, learning=learning, trained=trained)
         .groupby(["cell", "seed"])
         .agg(
             tokens=("tokens_decoded", tuple),
             rollout=("seconds.rollout", "sum"),
-            learning=("learning", "sum"),
+            learning=("learning", lambda seconds: seconds.sum(skipna=False)),
+            trained=("trained", tuple),
             speculates=("passes", "max"),
         )
     )
     spread = []
     # Equal in every step and of one seed, which is the same work; an equal sum may be of other steps.
     for _, part in work.groupby(["seed", "tokens"]):
-        plain = part[part["speculates"] == 0]
-        spread += [plain["rollout"].max() / plain["rollout"].min()] if len(plain) > 1 else []
-        if len(part) > max(len(plain), 1) and part["learning"].min() > 0:
-            spread.append(part["learning"].max() / part["learning"].min())
+        ratios = [_ratio(part.loc[part["speculates"] == 0, "rollout"])]
+        for _, alike in part[part["learning"] > 0].groupby("trained"):
+            ratios.append(_ratio(alike["learning"]) if alike["speculates"].any() else math.nan)
+        if not all(map(math.isnan, ratios)):
+            spread.append(np.nanmax(ratios))
     if not spread:
         return None
-    ratios = pd.Series(spread)
+    found = pd.Series(spread)
     repeats = float(runs.steps[SPREAD].median()) if SPREAD in runs.steps else math.nan
-    return TimingSpread(len(ratios), float(ratios.median()), float(ratios.max()), repeats)
+    return TimingSpread(len(found), float(found.median()), float(found.max()), repeats)
+
+
+def _ratio(seconds: pd.Series) -> float:
+    """Longest over shortest, infinite where the shortest is 0; NaN for fewer than two runs, and where all are 0."""
+    if len(seconds) < 2 or not seconds.max() > 0:
+        return math.nan
+    return float(seconds.max() / seconds.min()) if seconds.min() > 0 else math.inf
 
 
 def timed_unevenly(runs: Runs) -> TimingSpread | None:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from redraft.files import atomic, errors_of_reading
 
+LARGEST = 1_000_000_000
+"""Bytes of all files in a pack; a small one from elsewhere could fill the memory."""
+
 
 def name_of(path: Path, root: Path) -> str:
     """Name of a file in a pack or an archive: that below the folder of results, after `results`."""
@@ -38,8 +41,10 @@ def read_pack(file: Path) -> dict[str, bytes]:
     """
     damage = (tarfile.TarError, lzma.LZMAError, EOFError)
     with errors_of_reading(file, *damage), tarfile.open(file, "r:xz") as pack:
-        found = {}
+        found, size = {}, 0
         for entry in pack:
+            if (size := size + entry.size) > LARGEST:
+                raise tarfile.TarError(f"it holds more than {LARGEST / 1e6:.0f} MB")
             content = pack.extractfile(entry) if entry.isreg() else None
             if content is None:
                 raise tarfile.TarError(f"{entry.name} is no file")

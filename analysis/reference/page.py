@@ -193,12 +193,20 @@ def _campaign(record: Mapping[str, Any]) -> str:
 
 def _not_trained(record: Mapping[str, Any], paper: str, experiments: Experiments) -> str:
     """How many of the paper's cells these results lack, and the command that trains them; empty if none."""
-    cells = [cell.id for cell in experiments.cells(paper, experiments.grids(paper, beyond_paper=False))]
-    missing = sum(name not in record["cells"] for name in cells)
+    preset, cells = experiments.preset(record["preset"]), experiments.cells(paper, experiments.grids(paper, False))
+    possible = [
+        cell.id
+        for cell in cells
+        if cell.model in preset.models and cell.data in preset.data and not experiments.misfit(cell.id, preset.name)
+    ]
+    missing = sum(name not in record["cells"] for name in possible)
     if not missing:
         return ""
-    command = f"snakemake reproduction --config preset={record['preset']} papers={paper}"
-    return f"{missing} of the paper's {len(cells)} cells were not trained for these results; `{command}` trains them."
+    of_paper = f"the paper's {len(cells)} cells"
+    if len(possible) < len(cells):
+        of_paper = f"the {len(possible)} cells that this preset can run, of {of_paper},"
+    command = f"snakemake reproduction --config preset={preset.name} papers={paper}"
+    return f"{missing} of {of_paper} were not trained for these results; `{command}` trains them."
 
 
 def _link(path: Path, page: Path) -> str:

@@ -100,6 +100,8 @@ class Published:
                     )
             for name in record["sha256"]:
                 check_inside(folder / name, folder, file, "sha256")
+                if f"{name}{COMPRESSED}" in record["sha256"]:
+                    raise UserError("the record has this file twice", file=file, value=f"{name}{COMPRESSED}")
             check_hashes(folder, record["sha256"], file)
             if unknown := files_of(layout, file.stem) - record["sha256"].keys():
                 raise UserError("the record has no hash of this file", file=folder / min(unknown), value=file.name)
@@ -170,6 +172,8 @@ def sample_file(layout: Layout, paper: str) -> Path:
 
 COMPRESSED = ".xz"
 """Suffix of a compressed file, after its own."""
+LARGEST = 100_000_000
+"""Bytes of a decompressed file; a small one from elsewhere could fill the memory."""
 
 
 def published_name(name: str) -> str:
@@ -191,8 +195,13 @@ def original(name: str, file: Path) -> tuple[str, bytes]:
     """
     if not name.endswith(COMPRESSED):
         return name, file.read_bytes()
+    reader = lzma.LZMADecompressor(lzma.FORMAT_XZ)
     with errors_of_reading(file, lzma.LZMAError, EOFError):
-        return name.removesuffix(COMPRESSED), lzma.decompress(file.read_bytes())
+        content = reader.decompress(file.read_bytes(), max_length=LARGEST)
+        # `lzma.decompress` would ignore what follows the data, and take any size.
+        if not reader.eof or reader.unused_data:
+            raise lzma.LZMAError(f"it is no compressed file of at most {LARGEST / 1e6:.0f} MB")
+    return name.removesuffix(COMPRESSED), content
 
 
 LEFT_OUT = ("manifests", "stand_in")

@@ -216,6 +216,9 @@ class CampaignPlan:
         """Raise a UserError if no paper of the call has one of the grids that it names, or a paper has none of them."""
         known = {paper: self.experiments.grids_of(paper) for paper in papers if not self._only_finished(paper)}
         named = [grid for grid in self.call.grids.split(",") if grid]
+        if self.call.grids and not named:
+            every = [grid for grids in known.values() for grid in grids]
+            raise UserError("this names no grid", file=CONFIG, key="grids", value=self.call.grids, allowed=every)
         check_known(named, {grid: None for grids in known.values() for grid in grids}, "no such grid", CONFIG, "grids")
         for paper, grids in known.items():
             if named and not self._named_grids(paper):
