@@ -134,7 +134,7 @@ def costs_of(
     source; runs of other sizes take so many times as long.
     """
     # A preset may lack models or data of a cell, which then has no run.
-    known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
+    known = [cell for cell in cells if not preset.lacks(cell)]
     estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.home for cell in known}}
     elsewhere, sizes = (timed, timed_source), RunSizes(experiments, preset)
     return [_cell_cost(cell, experiments, preset, layout, estimates[cell.home], elsewhere, sizes) for cell in known]

@@ -283,8 +283,7 @@ class Paper:
         possible = [
             cell
             for cell in cells
-            if cell.model in preset.models
-            and cell.data in preset.data
+            if not preset.lacks(cell)
             and cell.id not in self.left_out
             and not experiments.run(cell.id, preset.seeds[0], preset.name).unsupported
         ]

@@ -150,7 +150,7 @@ def _command(
         "extras ": reproduction + experiments.grids(paper, beyond_paper=True),
     }
     known = {
-        target: [c for c in experiments.cells(paper, of) if c.model in preset.models and c.data in preset.data]
+        target: [cell for cell in experiments.cells(paper, of) if not preset.lacks(cell)]
         for target, of in grids.items()
     }
     target = next((name for name, found in known.items() if cells <= {cell.name for cell in found}), "extras ")

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from redraft.config.base import LARGEST_SEED, Config, Name, PaperName, WordyName, check_distinct, invalid
-from redraft.config.cell import Factor
+from redraft.config.cell import Cell, Factor
 from redraft.config.data import Benchmark, Data
 from redraft.config.generated import Generated
 from redraft.config.hyperparameters import TrainerFields
@@ -123,6 +123,12 @@ class Preset(Config):
         block = seed % self.blocks
         # The first block has no suffix, so that a preset which gets blocks keeps its models.
         return f"{role}@{block}" if block else role
+
+    def lacks(self, cell: Cell) -> str:
+        """Reason why the preset has nothing for a cell, whose model or data it lacks; empty if it has both."""
+        if cell.model not in self.models:
+            return f"the preset has no model {cell.model}"
+        return "" if cell.data in self.data else f"the preset has no data {cell.data}"
 
     def unit(self, seed: int) -> int:
         """Unit of a seed in intervals: its block, or the seed itself if there is one block."""

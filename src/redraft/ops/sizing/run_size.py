@@ -36,8 +36,7 @@ class RunSizes:
             cell.id
             for paper in preset.papers(preset.first)
             for cell in experiments.cells(paper, experiments.default_grids(preset, paper))
-            if cell.model in preset.models and cell.data in preset.data
-            if not experiments.misfit(cell.id, preset.name)
+            if not preset.lacks(cell) and not experiments.misfit(cell.id, preset.name)
         ]
         runs = [experiments.run(cell, preset.seeds[0], preset.name) for cell in cells]
         if not runs:

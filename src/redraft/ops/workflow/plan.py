@@ -252,11 +252,8 @@ class CampaignPlan:
     def _lacking(self, cell_id: str) -> str:
         """Model or data of a cell that the preset lacks; empty for cells of default grids, where it is a mistake."""
         cell = self.experiments.cell(cell_id)
-        if cell_id in self._default_cells(cell.paper):
-            return ""
-        if cell.model not in self.preset.models:
-            return f"the preset has no model {cell.model}"
-        return "" if cell.data in self.preset.data else f"the preset has no data {cell.data}"
+        lacking = self.preset.lacks(cell)
+        return "" if lacking and cell_id in self._default_cells(cell.paper) else lacking
 
     @cache  # noqa: B019
     def _unfitting(self, cell_id: str) -> str:
