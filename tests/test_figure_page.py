@@ -20,6 +20,7 @@ from redraft.analysis.figures.points import COLUMNS
 from redraft.analysis.pages.figure_page import LIBRARY, figure_assets, figure_fragment, read_points
 from redraft.config import Figure
 from redraft.data_dictionary import definitions
+from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.result_files import record_derived
 from tests.measured import save_measured
@@ -178,6 +179,22 @@ def test_text_of_a_csv_file_stays_text(tmp_path):
     data = read_points(tmp_path / "figures/p/figure02.csv")
     assert list(data["label"].unique()) == ["A & <b>", "1e3"]
     assert (list(data["seeds"][:3]), list(data["first_reuse"][:3])) == (["0 1", "0 1", "1"], [False, False, True])
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("a,b\n1,2\n", "it has no column panel"),
+        ("", "No columns to parse"),
+        ("panel,label,x,reproduced,low,high,reported,first_reuse,seeds\np,l,one,1,1,1,1,True,0\n", "one"),
+    ],
+)
+def test_a_csv_file_with_a_right_hash_and_other_content_is_refused(tmp_path, content, says):
+    file = tmp_path / "figure02.csv"
+    file.write_text(content)
+    record_derived(tmp_path, [file])
+    with pytest.raises(UserError, match=f"damaged .*{says}"):
+        read_points(file)
 
 
 def test_a_panel_without_data_is_a_line_and_so_is_a_figure_without_any(tmp_path):

@@ -38,11 +38,14 @@ from redraft.analysis.figures.svg import address
 from redraft.analysis.figures.view import View, cut_points
 from redraft.analysis.tables.render import TEMPLATES
 from redraft.config import Figure, Panel
+from redraft.files import errors_of_reading
 from redraft.result_files import check_derived
 
 LIBRARY = FOLDER / "vendor" / "uplot"
 DIGITS = 5
 """Significant digits of numbers in a page; the CSV file has all digits."""
+POINTS = ("panel", "label", "x", "reproduced", "low", "high", "reported", "first_reuse", "seeds")
+"""Columns without which points of a figure cannot be drawn."""
 NUMBERS = ("x", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "upper", "y")
 
 
@@ -111,15 +114,19 @@ def read_points(file: Path) -> pd.DataFrame:
     """The points of a figure from its CSV file; text that looks like a number stays text.
 
     Raises:
-        UserError: if the file is not the one that was made.
+        UserError: if the file is not the one that was made, or has not the columns of a figure's points, as published
+            results of someone else may.
     """
     check_derived(file)
-    columns = pd.read_csv(file, nrows=0).columns
-    numbers = [name for name in columns if name in NUMBERS]
-    text = {name: str for name in columns if name not in numbers}
-    # Without pandas' words for missing values, so that a label such as None stays a label.
-    data = pd.read_csv(file, dtype=text, keep_default_na=False, na_values={name: [""] for name in numbers})
-    return data.astype(dict.fromkeys(numbers, float)).assign(first_reuse=data["first_reuse"] == "True")
+    with errors_of_reading(file, ValueError):
+        columns = pd.read_csv(file, nrows=0).columns
+        if missing := next((name for name in POINTS if name not in columns), None):
+            raise ValueError(f"it has no column {missing}")
+        numbers = [name for name in columns if name in NUMBERS]
+        text = {name: str for name in columns if name not in numbers}
+        # Without pandas' words for missing values, so that a label such as None stays a label.
+        data = pd.read_csv(file, dtype=text, keep_default_na=False, na_values={name: [""] for name in numbers})
+        return data.astype(dict.fromkeys(numbers, float)).assign(first_reuse=data["first_reuse"] == "True")
 
 
 def panel_points(figure: Figure, panel: Panel, data: pd.DataFrame) -> dict[str, Any]:
