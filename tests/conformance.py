@@ -1,10 +1,37 @@
-"""Verdicts of the rules of `redraft.tasks.rewards` on the same texts: the table of `docs/grading.md`.
+"""Verdicts of the rules of `redraft.tasks.rewards`, and of two more, on the same texts: the table of `docs/grading.md`.
 
 `python tests/conformance.py` prints the table.
 """
 
-from redraft.tasks.rewards import RULES
+import re
 
+from math_verify import LatexExtractionConfig, parse, verify
+
+from redraft.tasks.answers import box
+from redraft.tasks.rewards import REWARDS
+
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+
+
+def anywhere(text: str, answer: str) -> bool:
+    """math-verify's default configuration on the whole text: LaTeX or a plain expression, boxed or not."""
+    gold = parse(box(answer), extraction_config=[LatexExtractionConfig(boxed_match_priority=0)])
+    return bool(verify(gold, parse(text)))
+
+
+def last_number(text: str, answer: str) -> bool:
+    """True if the last number in the text is the answer, like lm-eval's `flexible-extract` of GSM8K."""
+    numbers, wanted = NUMBER.findall(text), answer.strip().strip("$")
+    if not numbers or not NUMBER.fullmatch(wanted):
+        return False
+    return float(numbers[-1].replace(",", "")) == float(wanted.replace(",", ""))
+
+
+RULES = {f"`{name}`": rule for name, rule in REWARDS.items()} | {
+    "math-verify's default": anywhere,
+    "last number": last_number,
+}
+"""Rules of papers for grades and rewards."""
 CASES = (
     (r"So the answer is $\boxed{42}$.", "42"),
     (r"\boxed{7} was wrong, it is \boxed{42}", "42"),

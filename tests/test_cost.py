@@ -112,7 +112,7 @@ def test_what_the_paper_does_not_run_never_takes_a_speedup_of_the_paper(costs):
 def test_storage_follows_from_parameters_and_the_paper_s_token_counts(costs):
     length = reported(1, "tokens_m", model="qwen3-8b-base", algorithm="grpo", method="vanilla") * 1e6 / (90 * 8192)
     line = costs["8b-grpo-spec-l0.5"]
-    assert line.policies == pytest.approx(9 * 2 * PARAMETERS["Qwen/Qwen3-8B-Base"] * SEEDS)
+    assert line.policies == pytest.approx(9 * 4 * PARAMETERS["Qwen/Qwen3-8B-Base"] * SEEDS)
     assert line.rollouts == pytest.approx(90 * 8192 * length * 8 * SEEDS)
     assert line.drafts == pytest.approx(6144 * 8 * length * 12), "the last visit's"
     assert costs["8b-grpo-vanilla"].drafts == 0

@@ -2,7 +2,8 @@
 
 import pytest
 
-from redraft.tasks.rewards import REWARDS, anywhere, last_number
+from redraft.tasks.rewards import REWARDS
+from tests.conformance import anywhere, last_number
 
 last_box = REWARDS["last_box"]
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch.nn.functional import cross_entropy
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -16,7 +17,7 @@ from redraft.train import warm_start
 def test_micro_batches_have_loss_and_gradient_of_the_whole_batch(rows, monkeypatch):
     monkeypatch.setattr(warm_start, "ROWS", rows)
     torch.manual_seed(0)
-    tokenizer, settings = make_tokenizer(), WarmStart(batch_size=24)
+    tokenizer, settings = make_tokenizer(), WarmStart(batch_size=24, data=ArithmeticProblems(min_terms=2))
     model = Qwen3ForCausalLM(
         Qwen3Config(
             vocab_size=len(tokenizer),
@@ -30,8 +31,7 @@ def test_micro_batches_have_loss_and_gradient_of_the_whole_batch(rows, monkeypat
             initializer_range=0.3,
         )
     )
-    data = ArithmeticProblems(kind="arithmetic", size=8, split="train", min_terms=2)
-    tokens, targets = warm_start._batch(tokenizer, warm_start._sums(stream(0, "batch"), settings, 0.4, data))
+    tokens, targets = warm_start._batch(tokenizer, warm_start._sums(stream(0, "batch"), settings, 0.4))
 
     logits = model(input_ids=tokens).logits[:, :-1].flatten(0, 1)
     loss = cross_entropy(logits, targets[:, 1:].flatten(), ignore_index=-100)
@@ -58,8 +58,7 @@ def test_both_optimizers_follow_the_schedule_every_parameter_moves_and_the_loss_
             tie_word_embeddings=False,
         )
     )
-    settings = WarmStart(steps=60, final_steps=2, batch_size=8)
-    data = ArithmeticProblems(size=8, split="train", min_terms=2)
+    settings = WarmStart(steps=60, final_steps=2, batch_size=8, data=ArithmeticProblems(min_terms=2))
     optimizers = warm_start._optimizers(model, settings)
     monkeypatch.setattr(warm_start, "_optimizers", lambda *_: optimizers)
     before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -71,7 +70,7 @@ def test_both_optimizers_follow_the_schedule_every_parameter_moves_and_the_loss_
         losses.append(loss)
         rates.append([group["lr"] for optimizer in optimizers for group in optimizer.param_groups])
 
-    warm_start.warm_start(model, tokenizer, settings, data, report)
+    warm_start.warm_start(model, tokenizer, settings, report)
     assert rates == [[warm_start._rate(step, settings)] * 2 for step in range(62)]
     assert rates[0][0] == pytest.approx(settings.learning_rate / 50)
     assert [rate == settings.final_learning_rate for rate, _ in rates] == [False] * 60 + [True] * 2
@@ -101,3 +100,18 @@ def test_every_parameter_has_one_optimizer_and_matrices_of_layers_have_muon():
     assert len(of_muon) == 2 * 7
     assert all(name.endswith("proj.weight") for name in of_muon)
     assert {"lm_head.weight", "model.embed_tokens.weight"} < set(of_adam)
+
+
+@pytest.mark.parametrize(("signs", "has_plus"), [("both", True), ("minus", False)])
+def test_operators_are_those_of_the_settings(signs, has_plus):
+    settings = WarmStart(batch_size=32, data=ArithmeticProblems(signs=signs))
+    prompts = [prompt for prompt, _ in warm_start._sums(stream(0, "batch"), settings, 0.0)]
+    assert any("+" in prompt for prompt in prompts) is has_plus
+
+
+@pytest.mark.parametrize("field", [{"size": 3}, {"split": "held-out"}, {"seed": 4}])
+def test_fields_of_problems_without_an_effect_are_refused(field):
+    with pytest.raises(ValidationError, match="it has no effect"):
+        WarmStart(data=field)
+    read_again = WarmStart.model_validate(WarmStart(data={"min_terms": 2}).model_dump())
+    assert read_again.data.min_terms == 2

@@ -20,8 +20,6 @@ def write_claims(preset: str, paper: str) -> None:
 def judged(layout: Layout, paper: str) -> list[dict[str, Any]]:
     """The content of a paper's file of claims."""
     experiments, folder = Experiments(), layout.collected(paper)
-    spec = experiments.reported(paper)
-    tables = ReportedTables(experiments.folder_of(paper), spec, experiments) if spec else None
     claims, measured = experiments.claims(paper).claims, Measured.load(folder)
     paper_scale = experiments.preset(layout.preset).paper_scale
-    return judge(claims, measured, paper_scale, tables, Families.load(folder / FAMILY))
+    return judge(claims, measured, paper_scale, ReportedTables.of(experiments, paper), Families.load(folder / FAMILY))

@@ -41,6 +41,12 @@ class ReportedTables:
     experiments: Experiments
     _rows: dict[str, list[dict[str, float]]] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def of(cls, experiments: Experiments, paper: str) -> "ReportedTables | None":
+        """A paper's reported tables; None if it has none."""
+        spec = experiments.reported(paper)
+        return cls(experiments.folder_of(paper), spec, experiments) if spec else None
+
     @cached_property
     def tables(self) -> dict[int, ReportedTable]:
         """Every table by its number."""

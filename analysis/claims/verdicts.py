@@ -22,6 +22,7 @@ from redraft.analysis.data.words import number
 from redraft.config import Claim, Compare, Several, Test, Unmeasured
 from redraft.config.claims import cells_of, margin_of
 from redraft.config.quantities import ACCURACY
+from redraft.messages import counted
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
 REASONS = {
@@ -404,8 +405,7 @@ def show(mean: Estimate) -> str:
     Of a sequential campaign also how many of its looks there were.
     """
     count, units = len(mean.seeds), len(mean.units)
-    seeds = f"{count} seed{'s' * (count != 1)}"
-    seeds += f" in {units} block{'s' * (units != 1)}" if units < count else ""
+    seeds = counted(count, "seed") + (f" in {counted(units, 'block')}" if units < count else "")
     if mean.looks:
         seeds += f" (look {sum(n <= units for n in mean.looks)} of {len(mean.looks)})"
     low, high = mean.interval.low, mean.interval.high

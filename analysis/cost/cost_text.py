@@ -8,6 +8,7 @@ from typing import Any
 from redraft.analysis.cost.campaign_cost import CellCost, PartCost, total, unit, wall_hours
 from redraft.cli.terminal import filled, table
 from redraft.config import Preset
+from redraft.messages import counted
 
 COLUMNS = (
     "kind",
@@ -185,11 +186,6 @@ def _left_out(costs: list[CellCost], preset: Preset, hardware: str | None) -> li
 
 def _sources(cost: CellCost) -> str:
     return cost.source if cost.stored_source == cost.source else f"{cost.source}; {cost.stored_source}"
-
-
-def counted(number: int, thing: str) -> str:
-    """`1 cell`, `2 cells`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _unknown(part: PartCost) -> str:

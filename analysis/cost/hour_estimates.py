@@ -23,8 +23,9 @@ from redraft.config import (
 )
 from redraft.config.hyperparameters import trainer_of
 
-WEIGHT_BYTES = 2
-"""Bytes of a weight of a kept policy (bfloat16)."""
+WEIGHT_BYTES = 4
+"""Bytes of a weight of a kept policy: verl writes float32, and so does the in-process trainer unless it computes in
+bfloat16."""
 ROLLOUT_BYTES = 8
 """Bytes of a token of a saved rollout before compression: token and step of sampling."""
 DRAFT_BYTES = 12
@@ -111,7 +112,9 @@ class Estimates:
         size = rules.parameters(cell.model)
         # Lengths of responses are those of the paper's models and data; sizes of models are known at any scale.
         length = rules.length(cell, run.trainer) if self.preset.paper_scale else None
-        policies = None if size is None else size * WEIGHT_BYTES * run.most_evaluations * runs
+        halved = run.engine.kind == "torch" and run.engine.dtype == "bfloat16"
+        weight = WEIGHT_BYTES // 2 if halved else WEIGHT_BYTES
+        policies = None if size is None else size * weight * run.most_evaluations * runs
         if length is None:
             return policies, None, None
         group = run.trainer.group_size

@@ -192,8 +192,7 @@ def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: boo
     """
     declared = {claim.id: claim for claim in experiments.claims(paper).claims}
     if reported:
-        spec = experiments.reported(paper)
-        tables = ReportedTables(experiments.folder_of(paper), spec, experiments) if spec else None
+        tables = ReportedTables.of(experiments, paper)
         found = {name: check(claim, tables) for name, claim in declared.items()} if tables else {}
         shown = {name: (each["reported_verdict"], each["reported_evidence"]) for name, each in found.items()}
     else:

@@ -24,6 +24,7 @@ from redraft.analysis.tables.cell_verdicts import (
 from redraft.analysis.tables.files import read_table
 from redraft.config import Headline, Table, TargetTable
 from redraft.layout import Layout
+from redraft.messages import counted
 
 MINUS = "\N{MINUS SIGN}"
 DECIMALS = {"percent fewer": 1, "times": 2, "points": 1}
@@ -181,7 +182,7 @@ def interval(low: float, high: float, form: str) -> str:
 def verdict_words(cell: pd.Series, uneven: TimingSpread | None) -> str:
     """The verdict on a table's cell as the end of a sentence; `uneven` as in `points`, for times."""
     verdict, seeds = cell["verdict"], int(cell["n_seeds"])
-    several = f"{seeds} seed{'s' * (seeds != 1)}"
+    several = counted(seeds, "seed")
     # Also where the paper gives no number: the effect itself is one of times.
     if verdict in (UNEVEN, NOT_COMPARABLE) and uneven:
         return f"not judged: runs with equal work differed in time by a factor of up to {uneven.largest:.2f}"

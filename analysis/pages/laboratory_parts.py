@@ -13,6 +13,7 @@ from redraft.analysis.data.statistics import Estimate, estimate
 from redraft.analysis.pages.multiples import Diagram, Lines, Points, number, rule_label
 from redraft.analysis.pages.paper import Paper
 from redraft.config.reuse import Reuse
+from redraft.messages import counted
 
 NEGLIGIBLE = 1e-9
 """Largest total variation that rounding errors of long sums explain."""
@@ -144,4 +145,4 @@ def seeds_of(paper: Paper, frame: pd.DataFrame) -> str:
     """Number of seeds and blocks, in words."""
     seeds = sorted(set(frame["seed"]))
     blocks = len({paper.preset.unit(seed) for seed in seeds})
-    return f"{len(seeds)} seed{'s' * (len(seeds) != 1)}" + f" of {blocks} blocks" * (blocks < len(seeds))
+    return counted(len(seeds), "seed") + f" of {blocks} blocks" * (blocks < len(seeds))

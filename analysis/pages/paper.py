@@ -171,7 +171,7 @@ class Paper:
 
     @property
     def main(self) -> dict[str, Any] | None:
-        """HTML fragment and counts of the main result (`tables.main_result`); None if there is nothing to compare."""
+        """HTML fragment and counts of the main result (`tables.files`); None if there is nothing to compare."""
         if not self.experiments.tables(self.name).tables:
             return None
         stem = self.layout.main_result(self.name)

@@ -22,6 +22,7 @@ from redraft.config import Engine, Experiments
 from redraft.config.read import read_yaml
 from redraft.files import write_atomically
 from redraft.layout import Layout, code_root
+from redraft.messages import counted
 from redraft.result_files import write_with_hash
 
 TABLES, FIGURES = ("tables.html", "comparison.html"), ("figures.html", "comparison.html")
@@ -113,7 +114,7 @@ def training_time(minutes: float, engine: Engine) -> str:
         return ""
     whole = math.ceil(minutes if engine.gpus else minutes * min(engine.threads, CORES) / CORES)
     how = ", one run after another" if engine.gpus else " on two cores"
-    return f"about {whole} minute{'s' * (whole != 1)} of training{how}"
+    return f"about {counted(whole, 'minute')} of training{how}"
 
 
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from redraft.config.base import near
 from redraft.config.read import check_known
 from redraft.errors import UserError
 from redraft.layout import Layout
+from redraft.messages import counted
 from redraft.result_files import read_with_hash
 
 
@@ -122,7 +123,7 @@ def advice(
     # Without a test no effect is measured.
     untested = is_untested(claim["parts"][claim["deciding"]]["power"])
     what = "a test needs at least" if untested else "an effect as measured needs"
-    found = [f"{what} {more} more {unit}{'s' * (more > 1)}"]
+    found = [f"{what} {counted(more, f'more {unit}')}"]
     if preset.blocks > 1 and row.needed > preset.blocks:
         fix = f"one with `blocks: {row.needed}` and as many seeds has enough"
         return [*found, f"the preset has {preset.blocks} blocks; {fix}"]

@@ -194,7 +194,7 @@ def _campaign(record: Mapping[str, Any]) -> str:
 def _not_trained(record: Mapping[str, Any], paper: str, experiments: Experiments) -> str:
     """How many of the paper's cells these results lack, and the command that trains them; empty if none."""
     preset, cells = experiments.preset(record["preset"]), experiments.cells(paper, experiments.grids(paper, False))
-    possible = [cell.id for cell in cells if not preset.lacks(cell) and not experiments.misfit(cell.id, preset.name)]
+    possible = [cell.id for cell in cells if experiments.has_run(cell, preset)]
     missing = sum(name not in record["cells"] for name in possible)
     if not missing:
         return ""

@@ -10,7 +10,6 @@ import contextlib
 import csv
 import io
 import lzma
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from pydantic import TypeAdapter
 from redraft.analysis.reference.packs import read_pack
 from redraft.data_dictionary import COLUMNS
 from redraft.errors import UserError
-from redraft.files import errors_of_reading
+from redraft.files import environment, errors_of_reading
 from redraft.layout import CODE, Layout, check_inside, code_root, published_data
 from redraft.layout import PUBLISHED as DATA
 from redraft.result_files import Typed, check_hashes, check_listed, read_typed
@@ -224,14 +223,5 @@ def inside(folder: Path) -> Iterator[None]:
     Results name their files by paths that start with `results`.
     """
     variables = {CODE: str(code_root().absolute()), DATA: str(published_data().absolute())}
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        with contextlib.chdir(folder):
-            yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with environment(variables), contextlib.chdir(folder):
+        yield

@@ -100,6 +100,18 @@ def errors_of_reading(file: Path, *damage: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process within the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+
+@contextmanager
 def atomic(file: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `file`. It replaces `file` if the block succeeds, else it is removed.
 

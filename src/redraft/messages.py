@@ -20,6 +20,11 @@ def printable(text: str) -> str:
     return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a text for people.
 

@@ -12,7 +12,7 @@ from redraft.certify.constancy import Probes
 from redraft.certify.positions import Positions, Response, positions
 from redraft.certify.power import POWER, Detectable, detectable
 from redraft.certify.power import temperature as detectable_temperature
-from redraft.certify.protocol import Policy, Sampled, Sampler, blamed, checked_responses
+from redraft.certify.protocol import Policy, Sampled, Sampler, blamed, checked_responses, length_to_end
 from redraft.certify.statistics import Decode, Test, families, groups, span
 from redraft.errors import UserError
 
@@ -238,7 +238,7 @@ def _checked(prompts: Sequence[Sequence[int]], settings: dict[str, Any], level: 
 def _until_end(response: Response, ends: frozenset[int]) -> Response:
     """The response up to its first end token: the policy has no distribution after it."""
     tokens, log_probs = list(response.sampled.tokens), response.sampled.log_probs
-    stop = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
+    stop = length_to_end(tokens, ends)
     kept = Sampled(tokens[:stop], None if log_probs is None else list(log_probs)[:stop])
     return Response(response.call, response.prompt, response.sample, kept)
 

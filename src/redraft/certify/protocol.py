@@ -48,6 +48,11 @@ class Known:
     sampled: np.ndarray | None = None
 
 
+def length_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:
+    """Number of tokens up to the first end token, which counts; all tokens without one."""
+    return next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
+
+
 class Sampler(Protocol):
     """Anything that samples responses.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from redraft.certify.protocol import Known, Sampled
+from redraft.certify.protocol import Known, Sampled, length_to_end
 from redraft.errors import UserError
 
 BATCH_TOKENS = 4096
@@ -87,14 +87,8 @@ class Generate:
                     pad_token_id=ends[0] if ends else 0,
                     **self.parameters,
                 )[:, len(prompt) :].tolist()
-            found.append([Sampled(_until_end(row, self.policy.end_tokens)) for row in tokens])
+            found.append([Sampled(row[: length_to_end(row, self.policy.end_tokens)]) for row in tokens])
         return found
-
-
-def _until_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
-    """The response without the padding after its end token."""
-    stop = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
-    return tokens[:stop]
 
 
 def load(folder: str, dtype: str = "float32") -> tuple[TransformersPolicy, Any]:

@@ -78,7 +78,7 @@ def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", l
     """One row of the list. The state counts the preset's seeds, and other seeds if their runs have started."""
     from redraft.ops.workflow.status import STATES, run_status
 
-    fits = not preset.lacks(cell)
+    fits = experiments.has_run(cell, preset)
     # Seeds with a folder only: resolving all seeds of all cells would take much longer than listing them.
     seeds = sorted(layout.seeds(cell.id)) if fits else []
     states = {seed: run_status(layout, experiments.run(cell.id, seed, preset.name)).state for seed in seeds}

@@ -45,7 +45,7 @@ def expand(paper: str, content: CellFile, file: Path, cell_of: Callable[[str, st
             )
         base = cell_of(grid.base, f"{key}.base") if grid.base else None
         for labels in itertools.product(*grid.axes.values()):
-            name = "-".join(label for label in labels if label)
+            name = _name(labels)
             # Before the cell is parsed: combinations are excluded because they would be invalid.
             if exclusion := _exclusion(grid, labels):
                 found.excluded[name] = exclusion
@@ -56,6 +56,11 @@ def expand(paper: str, content: CellFile, file: Path, cell_of: Callable[[str, st
                 raise UserError("two grids define this cell differently", file=file, key=key, value=name)
             found.grids.setdefault(grid.name, []).append(name)
     return found
+
+
+def _name(labels: tuple[str, ...]) -> str:
+    """Name of the cell of a combination of labels."""
+    return "-".join(label for label in labels if label)
 
 
 def _check_exclusions(grid: Grid, file: Path, key: str) -> None:
@@ -82,7 +87,7 @@ def _parsed(paper: str, grid: Grid, labels: tuple[str, ...], file: Path, base: C
     if base:
         # After the merge of fragments, so that the kind of the finished cell decides what the base gives.
         content = own.over(own.stated(base), content) | {"base": base.id}
-    name = "-".join(label for label in labels if label)
+    name = _name(labels)
     return parse(Cell, {"paper": paper, "name": name, **content}, file)
 
 
@@ -96,7 +101,7 @@ def _cell(paper: str, grid: Grid, labels: tuple[str, ...], file: Path, base: Cel
     try:
         return _parsed(paper, grid, labels, file, base)
     except UserError as error:
-        name = "-".join(label for label in labels if label)
+        name = _name(labels)
         path = (error.key or "").split(".")
         # The name follows from the labels, so that no fragment has this key.
         if error.key == "name":

@@ -539,12 +539,17 @@ class Experiments(PaperFiles):
         more = {seed for grid, seeds in grids.items() if cell.name in known[grid] for seed in seeds}
         return [*preset.seeds, *sorted(more.difference(preset.seeds))]
 
+    def has_run(self, cell: Cell, preset: Preset) -> bool:
+        """Whether a cell has a run at a preset: neither `Preset.lacks` nor `misfit` has a reason why not."""
+        return not preset.lacks(cell) and not self.misfit(cell.id, preset.name)
+
     def misfit(self, cell_id: str, preset_name: str) -> str:
-        """Reason why a cell has no run at a preset; empty if it has one.
+        """Reason why a cell with a model and data of the preset has no run there; empty if it has one.
 
         There are two reasons. A variant may be for another preset, since all presets share one file of variants. And a
         factor of the cell may make a fraction of an integer of the preset. A fraction above 1 in a user's file may be a
-        mistake in the factor: it is an error, as is any other mistake in a cell.
+        mistake in the factor: it is an error, as is any other mistake in a cell. `Preset.lacks` has a third reason,
+        which is a mistake too in a cell of the preset's default grids.
         """
         # All mistakes of a variant count as misfit: it was checked at its own preset when it was made.
         if cell_id.partition("/")[0] == own.OWN:

@@ -3,9 +3,9 @@
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from redraft.config.base import HUB_ID, LARGEST_SEED, MOST_ROWS, Config, InnerPath, Name
+from redraft.config.base import HUB_ID, LARGEST_SEED, MOST_ROWS, Config, InnerPath, Name, invalid
 from redraft.config.generated import BETWEEN_BLOCKS, ArithmeticProblems
 from redraft.config.gym import GymProblems
 
@@ -32,10 +32,19 @@ class WarmStart(Config):
     seed: int = Field(default=0, ge=0, le=LARGEST_SEED)
     """Seed of the initial weights and the data."""
     data: ArithmeticProblems = ArithmeticProblems()
-    """Lengths of the problems; new problems are sampled at every step."""
+    """Lengths and operators of the problems; new problems are sampled at every step."""
     problems: list[GymProblems] = []
     """Problems of reasoning-gym that replace those of `data`; each step samples some of them. Their answers are taught
     in a box without working, and a guess is the answer of another problem."""
+
+    @field_validator("data")
+    @classmethod
+    def _without_size(cls, data: ArithmeticProblems) -> ArithmeticProblems:
+        # By value, since a run that is read again has all fields.
+        for name in ("size", "split", "seed"):
+            if getattr(data, name) != getattr(ArithmeticProblems(), name):
+                raise invalid("it has no effect: new problems are sampled at every step", "none", (name,))
+        return data
 
 
 class TinyModel(Config):

@@ -65,7 +65,7 @@ def run_at(experiments: Experiments, preset: Preset, cell: str) -> Run | None:
     """A run of a cell at a preset; None if the preset leaves the cell out."""
     found = experiments.cell(cell)
     # Before `run`, which raises for a cell that the preset leaves out on purpose.
-    if preset.lacks(found) or experiments.misfit(cell, preset.name):
+    if not experiments.has_run(found, preset):
         return None
     # Seeds, and their blocks, differ in random numbers only: all runs of a cell are equally long.
     return experiments.run(cell, preset.seeds[0], preset.name)

@@ -45,6 +45,12 @@ class EvaluationRequest:
     folder: Path | None = None
     greedy: bool = False
 
+    @property
+    def parts(self) -> list[str]:
+        """What is sampled of the protocol, as in names of folders."""
+        samples = [f"samples{self.samples}"] * (self.samples is not None)
+        return [*samples, *[f"first{self.limit}"] * (self.limit is not None), *self.names]
+
 
 @dataclass(frozen=True)
 class EvaluationPlan:
@@ -216,6 +222,4 @@ def _name(request: EvaluationRequest, protocol: str, policy: Path | str) -> Path
     how = [protocol, request.evaluation.harness, request.evaluation.backend, f"seed{request.seed}"]
     how += [request.engine.dtype] * (request.engine.dtype != "auto")
     how += ["greedy"] * request.greedy
-    how += [f"samples{request.samples}"] * (request.samples is not None)
-    how += [f"first{request.limit}"] * (request.limit is not None)
-    return Path(model) / "-".join([*how, *request.names])
+    return Path(model) / "-".join([*how, *request.parts])

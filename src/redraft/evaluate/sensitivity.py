@@ -197,9 +197,7 @@ def _folder(planned: EvaluationPlan, root: Path) -> tuple[Path, dict[str, Any] |
     """Folder of the results, and the run of this folder that trained the policy."""
     request, run = planned.request, None
     how = [planned.protocol, "greedy" if request.greedy else "sampled"]
-    how += [f"samples{request.samples}"] * (request.samples is not None)
-    how += [f"first{request.limit}"] * (request.limit is not None)
-    name = "-".join([*how, *request.names])
+    name = "-".join([*how, *request.parts])
     parent = root / planned.folder.parent.name
     if found := run_of(Path(request.model)):
         folder, run_of_model = found

@@ -35,18 +35,17 @@ class Sum:
         """The sum, 0 to 99."""
         return (self.first + sum(self.terms)) % MODULUS
 
-    def working(self, slips: dict[int, int] | None = None, boxed: int | None = None) -> str:
-        """The solution with its working; it is right unless an argument changes it.
+    def working(self, slips: dict[int, int] | None = None) -> str:
+        """The solution with its working; it is right without slips.
 
         Args:
             slips: index of a step to error added to its value; later steps continue with the wrong value.
-            boxed: value in the box instead of the last value.
         """
         value, steps = self.first, [str(self.first)]
         for i, term in enumerate(self.terms):
             value = (value + term + (slips or {}).get(i, 0)) % MODULUS
             steps.append(f"{TAGS[i]}{term:+d}={value}")
-        return ";".join(steps) + f";{box(value if boxed is None else boxed)}"
+        return ";".join(steps) + f";{box(value)}"
 
 
 def sample_problems(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
@@ -55,7 +54,7 @@ def sample_problems(size: int, min_terms: int, max_terms: int, signs: str, split
     return distinct(lambda: sample_problem(rng, min_terms, max_terms, signs), lambda each: each.prompt, split, size)
 
 
-def sample_problem(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str = "both") -> Sum:
+def sample_problem(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str) -> Sum:
     """Sample one problem, of either split."""
     count = int(rng.integers(min_terms, max_terms + 1)) - 1
     terms = rng.integers(1, 10, count) * rng.choice((-1, 1) if signs == "both" else (-1,), count)

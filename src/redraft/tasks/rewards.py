@@ -5,7 +5,6 @@ compares them. Evaluation always grades by the last box, independently of the tr
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,7 +18,6 @@ from redraft.tasks.answers import SECONDS, Outcome, box, boxed, grade_choice
 from redraft.tasks.grading import equal, is_correct, limited, read, read_number
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # a time-out is a verdict, not a warning for each response
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 
 
 RELEASE: Final = LatexExtractionConfig(
@@ -98,24 +96,3 @@ def rewards_of(texts: Sequence[str], answer: str, rule: str) -> tuple[list[float
     began = time.process_time()
     rewards = [float(right(text, answer)) for text in texts]
     return rewards, time.process_time() - began
-
-
-def anywhere(text: str, answer: str) -> bool:
-    """math-verify's default configuration on the whole text: LaTeX or a plain expression, boxed or not."""
-    gold = parse(box(answer), extraction_config=[LatexExtractionConfig(boxed_match_priority=0)])
-    return bool(verify(gold, parse(text)))
-
-
-def last_number(text: str, answer: str) -> bool:
-    """True if the last number in the text is the answer, like lm-eval's `flexible-extract` of GSM8K."""
-    numbers, wanted = _NUMBER.findall(text), answer.strip().strip("$")
-    if not numbers or not _NUMBER.fullmatch(wanted):
-        return False
-    return float(numbers[-1].replace(",", "")) == float(wanted.replace(",", ""))
-
-
-RULES = {f"`{name}`": rule for name, rule in REWARDS.items()} | {
-    "math-verify's default": anywhere,
-    "last number": last_number,
-}
-"""Rules of papers for grades and rewards, for comparison on the same texts."""

@@ -44,13 +44,7 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
         tokenizer = make_tokenizer(settings.characters)
         model = models.initialise(settings, tokenizer)
         report = reporter(f"warm start {name}", every=150)
-        warm_start(
-            model,
-            tokenizer,
-            settings.warm_start,
-            settings.warm_start.data,
-            lambda i, n, loss: report(i, n, f"loss {loss:.3f}"),
-        )
+        warm_start(model, tokenizer, settings.warm_start, lambda i, n, loss: report(i, n, f"loss {loss:.3f}"))
     else:
         model, tokenizer = _pretrained(settings)
         if settings.untie:

@@ -179,8 +179,7 @@ class TrainingLoop:
 
     def tasks(self, step: int) -> list[Task]:
         """Tasks of a step, with the lenience that a controller has set."""
-        tasks = self.schedule.next(step)
-        return tasks if self.state.lenience is None else with_lenience(tasks, self.state.lenience)
+        return with_lenience(self.schedule.next(step), self.state.lenience)
 
     @property
     def evaluated_steps(self) -> list[int]:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from redraft.config.data import ArithmeticProblems
 from redraft.config.model import WarmStart
 from redraft.rollout.streams import stream
 from redraft.tasks.answers import box
@@ -44,9 +43,7 @@ def solution(problem: Sum, rng: np.random.Generator, guess_share: float, error_s
     return problem.working({int(i): int(rng.integers(1, 10)) for i in slipped})
 
 
-def warm_start(
-    model: torch.nn.Module, tokenizer: Any, settings: WarmStart, data: ArithmeticProblems, report: Report
-) -> None:
+def warm_start(model: torch.nn.Module, tokenizer: Any, settings: WarmStart, report: Report) -> None:
     """Train `model` in place. Held-out problems never occur."""
     rng = stream(settings.seed, "warm start")
     listed = [problem for data in settings.problems for problem in load_problems(data)]
@@ -57,7 +54,7 @@ def warm_start(
         last = step >= settings.steps
         share = settings.final_guess_share if last else settings.guess_share
         model.zero_grad(set_to_none=True)
-        pairs = _listed(listed, rng, settings, share) if listed else _sums(rng, settings, share, data)
+        pairs = _listed(listed, rng, settings, share) if listed else _sums(rng, settings, share)
         loss = _backward(model, *_batch(tokenizer, pairs))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -97,13 +94,11 @@ def _listed(
     ]
 
 
-def _sums(
-    rng: np.random.Generator, settings: WarmStart, guess_share: float, data: ArithmeticProblems
-) -> list[tuple[str, str]]:
+def _sums(rng: np.random.Generator, settings: WarmStart, guess_share: float) -> list[tuple[str, str]]:
     """Prompts of the arithmetic task and their solutions."""
-    problems: list[Sum] = []
+    data, problems = settings.data, list[Sum]()
     while len(problems) < settings.batch_size:
-        problem = sample_problem(rng, data.min_terms, data.max_terms)
+        problem = sample_problem(rng, data.min_terms, data.max_terms, data.signs)
         if split_of(problem.prompt) == "train":
             problems.append(problem)
     return [(p.prompt, solution(p, rng, guess_share, settings.error_share)) for p in problems]

@@ -15,6 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from redraft.engines.torch.sampling import log_probs_of
 from redraft.errors import UserError
 
 LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 26}
@@ -53,8 +54,7 @@ def distributions(
     for hidden in hidden_NH.split(chunk):
         for logits in head(hidden).split(piece):
             if differentiable:
-                scaled = logits.float() if temperature == 1 else logits.float() / temperature
-                log_probs = scaled.log_softmax(-1)
+                log_probs = log_probs_of(logits, temperature)
             else:
                 scaled = scaled_NV[: len(logits)].copy_(logits)
                 scaled = scaled if temperature == 1 else scaled.div_(temperature)

@@ -38,6 +38,12 @@ QUERIES_AT_ONCE = 64
 their scores stay in a CPU's cache."""
 
 
+def cached_heads(config: PreTrainedConfig) -> tuple[int, int]:
+    """Number of key-value heads of a layer, and their size."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
 class SlotCache(Cache):
     """Keys and values, (rows, heads, S, D) for each layer.
 
@@ -67,8 +73,7 @@ class SlotCache(Cache):
         dtype: torch.dtype,
         grows: bool = True,
     ) -> None:
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads, head_dim = cached_heads(config)
         self.max_slots = -(-slots // GROWTH) * GROWTH
         self._growth = GROWTH if grows else self.max_slots
         self._shape = (2, config.num_hidden_layers, rows, heads)

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from redraft.errors import UserError
+from redraft.files import environment
 from redraft.messages import echo
 from redraft.ops.locking.gpus import VISIBLE, Device, available, check_devices, gpus
 
@@ -67,7 +68,7 @@ def devices(count: int, purpose: str = "") -> Iterator[tuple[str, ...]]:
         reserved = supply[:count] if shared else _lock_devices(supply, count, purpose, stack)
         names = tuple(device.name for device in reserved)
         inherited = {INHERITED: ",".join(names)} if count else {}
-        stack.enter_context(_environment({VISIBLE: ",".join(names), **ORDER, **inherited}))
+        stack.enter_context(environment({VISIBLE: ",".join(names), **ORDER, **inherited}))
         yield names
 
 
@@ -77,17 +78,6 @@ def lock_descriptors() -> tuple[int, ...]:
     Pass them as `pass_fds` to a child that may outlive this process: the GPUs are then released only after both ended.
     """
     return tuple(_locked)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
 def _lock_devices(supply: Sequence[Device], count: int, purpose: str, stack: ExitStack) -> list[Device]:

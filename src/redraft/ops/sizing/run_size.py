@@ -36,7 +36,7 @@ class RunSizes:
             cell.id
             for paper in preset.papers(preset.first)
             for cell in experiments.cells(paper, experiments.default_grids(preset, paper))
-            if not preset.lacks(cell) and not experiments.misfit(cell.id, preset.name)
+            if experiments.has_run(cell, preset)
         ]
         runs = [experiments.run(cell, preset.seeds[0], preset.name) for cell in cells]
         if not runs:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from redraft.messages import counted
 from redraft.ops.slurm.jobs import output_of
 
 GIB_MB = 1024
@@ -123,8 +124,7 @@ def duration_text(minutes: float) -> str:
     """A duration as text, in days or hours if it is a whole number of them: `4 days`, `1 hour`, `90 minutes`."""
     units = ((1440, "day"), (60, "hour"), (1, "minute"))
     length, unit = next(((length, unit) for length, unit in units if minutes % length == 0), units[-1])
-    count = round(minutes / length)
-    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return counted(round(minutes / length), unit)
 
 
 def partitions() -> dict[str, Partition]:

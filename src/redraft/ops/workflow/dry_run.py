@@ -10,6 +10,7 @@ from typing import Any
 from redraft.cli.terminal import filled
 from redraft.config import Preset
 from redraft.config.precision import FASTEST
+from redraft.messages import counted
 from redraft.ops.workflow import pace
 from redraft.ops.workflow.job_times import Sizes, durations, job_graph
 from redraft.ops.workflow.scale import EXAMPLES, LISTED_IN_FULL
@@ -48,9 +49,9 @@ def announce(
         jobs = list(workflow.dag.needrun_jobs(exclude_finished=False))  # a dry run marks them as finished
         graph, known, runs = job_graph(workflow, sizes, jobs), durations(workflow, preset, sizes), runs_to_train(jobs)
         source = f", {SCALED}" if known.guessed else ""
-        cores = _count(graph.capacity["cores"], "core")
+        cores = counted(graph.capacity["cores"], "core")
         if any(job.submitted for job in graph.jobs.values()):
-            cores += f" on this machine, at most {_count(graph.capacity[JOBS], 'job')} on Slurm at a time"
+            cores += f" on this machine, at most {counted(graph.capacity[JOBS], 'job')} on Slurm at a time"
         times = [f"{time_text(estimate_time_left(graph, (), {}, known))}; {cores}{source}"]
         if runs and known.mean("train") is None and (line := cost(runs)):
             times.append(line)
@@ -100,20 +101,16 @@ def summary(jobs: Mapping[str, int], runs: Sequence[tuple[str, int]], times: Ite
         call: command line of the dry run.
     """
     rules = ", ".join(f"{count} {rule}" for rule, count in sorted(jobs.items(), key=lambda item: (-item[1], item[0])))
-    lines = [f"dry run: {_count(sum(jobs.values()), 'job')} would run: {rules}", _runs_text(runs), *times]
+    lines = [f"dry run: {counted(sum(jobs.values()), 'job')} would run: {rules}", _runs_text(runs), *times]
     return "\n".join([*(filled(line, "  ") for line in lines), f"next: {real_command(call)}"])
 
 
 def _runs_text(runs: Sequence[tuple[str, int]]) -> str:
     cells = Counter(cell.partition("/")[0] for cell in {cell for cell, _ in runs})
     papers = ", ".join(f"{count} of {paper}" for paper, count in sorted(cells.items()))
-    return (
-        _count(len(runs), "run") + " to train" + (f", of {_count(sum(cells.values()), 'cell')}: {papers}" * bool(runs))
+    return f"{counted(len(runs), 'run')} to train" + f", of {counted(sum(cells.values()), 'cell')}: {papers}" * bool(
+        runs
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def real_command(call: Sequence[str]) -> str:

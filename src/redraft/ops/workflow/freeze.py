@@ -28,7 +28,7 @@ PARTS = (
 """Other files and folders of the repository to copy, if they exist; with the last ones the copy can be installed."""
 
 
-def freeze(root: Path, preset: str, results: Path = Path("results")) -> Path:
+def freeze(root: Path, preset: str, results: Path) -> Path:
     """Copy the code to `<results>/<preset>/code/<hash>`, unless a copy with the same content exists.
 
     Raises:
@@ -149,7 +149,7 @@ def frozen(copy: Path | None = None) -> dict[str, Any] | None:
     return read_json(file) if file.exists() else None
 
 
-def start(workflow: Any, root: Path, preset: str, expected: str, results: Path = Path("results")) -> Path:
+def start(workflow: Any, root: Path, preset: str, expected: str) -> Path:
     """Make all jobs of a campaign run from a copy; call this in `onstart`, which Snakemake skips in dry runs.
 
     Args:
@@ -157,12 +157,11 @@ def start(workflow: Any, root: Path, preset: str, expected: str, results: Path =
         root: root of the code.
         preset: name of the preset.
         expected: `checkout_hash` at the time when the Snakefile was read.
-        results: parent of the preset's results.
 
     Raises:
         UserError: if the checkout was edited since then.
     """
-    copy = freeze(root, preset, results)
+    copy = freeze(root, preset, Path("results"))
     if copy.name != expected:
         raise UserError(
             "files were edited while the campaign was being planned; start it again",

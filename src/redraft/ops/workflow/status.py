@@ -110,7 +110,7 @@ def run_statuses(layout: Layout, experiments: Experiments, grids_by_paper: Targe
         experiments.run(cell.id, seed, preset.name)
         for paper, grids in grids_by_paper.items()
         for cell in target_cells(experiments, preset, paper, grids)
-        if not preset.lacks(cell) and not experiments.misfit(cell.id, preset.name)
+        if experiments.has_run(cell, preset)
         # Also seeds of earlier calls that left a folder.
         for seed in sorted({*experiments.seeds(cell, preset), *layout.seeds(cell.id)})
     ]

@@ -15,7 +15,7 @@ import torch
 
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
-from redraft.engines.torch.kv_cache import GROWTH
+from redraft.engines.torch.kv_cache import GROWTH, cached_heads
 from redraft.errors import UserError
 from redraft.ops.sizing.gpu_memory import HIDDEN, INTERMEDIATE
 from redraft.ops.sizing.gpu_memory import KEPT_BYTES as HALF_KEPT_BYTES
@@ -85,8 +85,7 @@ def cache_row(config: Any, length: int, size: int, buffers: int = 2) -> float:
         size: bytes per number.
         buffers: 2 on a CPU, where the cache grows by a copy into a second buffer; 1 on a GPU.
     """
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads, head_dim = cached_heads(config)
     return 2 * buffers * size * config.num_hidden_layers * heads * head_dim * math.ceil(length / GROWTH) * GROWTH
 
 
