@@ -397,6 +397,17 @@ def test_when_only_jobs_of_unknown_kinds_remain_no_time_is_named(clock):
     assert campaign.rest() == "about 90 s left", "89 jobs, two at a time"
 
 
+def test_jobs_whose_start_is_not_reported_have_the_rule_of_the_plan_and_the_time_of_their_command(clock):
+    """`--quiet rules` hides the starts; the end of such a job was taken for one of 0 s of a rule without a name."""
+    campaign, jobs = plugin.Progress(), {i: job("train") for i in range(4)}
+    campaign.plan({"train": 4, "total": 4})
+    campaign.expect(JobGraph(jobs, {"cores": 1}), Durations({}), {1: 45.0}.get)
+    assert campaign.finish(0) == ("train", None)
+    assert campaign.rest() == "time left unknown: 3 jobs without a known time"
+    assert campaign.finish(1) == ("train", 45.0)
+    assert (campaign.rest(), campaign.left["train"]) == ("about 90 s left", 2)
+
+
 def test_lines_say_how_many_jobs_ended_and_what_is_not_known_without_a_plan(clock):
     campaign = plugin.Progress()
     campaign.plan({"train": 4, "grade": 4, "all": 1, "total": 9})

@@ -166,21 +166,27 @@ class Progress:
         self._running.pop(job, None)
         self._waiting.pop(job, None)
 
-    def finish(self, job: int) -> tuple[str, float]:
+    def finish(self, job: int) -> tuple[str, float | None]:
         """Record the end of a job; returns its rule and its wall time in seconds.
+
+        Snakemake's `--quiet rules` leaves out the starts of jobs. The rule is then that of the plan, and the time that
+        of the job's command, None if it is unknown.
 
         A short job of a cluster may end before the queue reported it as running. Its start is then the last report of
         it as waiting. Snakemake notices the end of a cluster's jobs late, so that the time according to Slurm has
         precedence, and for the estimate the recorded time of the job's command.
         """
-        jobs = self._running if job in self._running else self._waiting
-        rule, began = jobs.pop(job, ("", time.monotonic()))
-        seconds = self._slurm_seconds.get(job, time.monotonic() - began)
-        command = self._recorded(job) if job in self._submitted else None
-        work = self._graph.jobs[job].work if self._graph and job in self._graph.jobs else USUAL
-        self._durations.add(rule, seconds if command is None else command, work)
-        if command is not None and job in self._slurm_seconds:
-            self._durations.add_overhead(seconds - command)
+        planned = self._graph.jobs.get(job) if self._graph else None
+        started = self._running.pop(job, None) or self._waiting.pop(job, None)
+        command = self._recorded(job) if job in self._submitted or started is None else None
+        if started is None:
+            rule, seconds = planned.rule if planned else "", command
+        else:
+            rule, seconds = started[0], self._slurm_seconds.get(job, time.monotonic() - started[1])
+        if seconds is not None:
+            self._durations.add(rule, seconds if command is None else command, planned.work if planned else USUAL)
+            if command is not None and job in self._slurm_seconds:
+                self._durations.add_overhead(seconds - command)
         self._ended.add(job)
         self.left[rule] -= 1
         return rule, seconds
@@ -269,9 +275,10 @@ class LogHandler(LogHandlerBase):
         rule, seconds = self.progress.finish(job)
         elapsed = duration(time.monotonic() - self.progress.began)
         head = f"[{self.progress.done:>3}/{self.progress.total}]"
+        took = "" if seconds is None else f" ({duration(seconds)})"
         if rule not in AGGREGATES:
             self._write(
-                f"{head} {self.names.get(job, rule)} ({duration(seconds)}); {elapsed} elapsed, {self.progress.rest()}"
+                f"{head} {self.names.get(job, rule)}{took}; {elapsed} elapsed, {self.progress.rest()}"
                 f"{self.progress.counts()}"
             )
 
