@@ -420,6 +420,14 @@ def test_the_yaml_is_complete_and_the_run_can_be_rebuilt_from_it(cell):
         assert math.isinf(run.reuse.lenience)
 
 
+@pytest.mark.parametrize("preset", ["tiny", "smol"])
+def test_a_run_of_the_in_process_engine_is_shown_as_verl_would_get_it(preset):
+    run = EXPERIMENTS.run("spec_rl/grpo-spec-l0.5", 0, preset)
+    shown = yaml.safe_load(verl.show(run, Path("models/m"), Path("runs/r")))
+    assert shown["redraft"]["run"]["engine"]["kind"] == "verl"
+    assert shown["actor_rollout_ref"]["rollout"]["n"] == run.trainer.group_size
+
+
 def leaves(config):
     """All dotted keys of a configuration."""
     stack = [("", OmegaConf.to_container(config, resolve=True))]

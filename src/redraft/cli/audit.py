@@ -48,6 +48,13 @@ def audit(
                 value=temperature,
                 allowed=f"1, or the parts {AuditPart.SAMPLERS} and {AuditPart.VLLM_SAMPLERS}",
             )
+    if draws and not {AuditPart.SAMPLERS, AuditPart.VLLM_SAMPLERS}.intersection(chosen):
+        raise UserError(
+            "these parts have a fixed number of responses, or none",
+            key="--draws",
+            value=draws,
+            allowed=f"0, or the parts {AuditPart.SAMPLERS} and {AuditPart.VLLM_SAMPLERS}",
+        )
     for part in chosen:
         match part:
             case AuditPart.RULES:

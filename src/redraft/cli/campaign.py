@@ -92,6 +92,8 @@ def cost(
     requested = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
     if memory and csv:
         raise UserError("this table has no CSV", key="--csv", value=str(csv), allowed="--json, or without --memory")
+    if memory and (gpus or wide):
+        raise UserError("--memory has no such option", key="--gpus" if gpus else "--wide", allowed="--json")
     if memory:
         _print_memory(experiments, settings, requested, changes, as_json)
         return

@@ -31,7 +31,7 @@ Limit = Annotated[int | None, typer.Option(help="Only the first problems.", min=
 Greedy = Annotated[bool, typer.Option("--greedy", help="Temperature 0 and one response per problem.")]
 Rows = Annotated[int, typer.Option(help="Sequences decoded at once.", min=1)]
 Dtype = Annotated[str, typer.Option(help="Precision: auto (the backend's), float32 or bfloat16.")]
-Threads = Annotated[int, typer.Option(help="Processor threads.", min=1)]
+Threads = Annotated[int, typer.Option(help="Processor threads; vLLM chooses its number itself.", min=1)]
 Folder = Annotated[Path | None, typer.Option(help="Folder of the results.")]
 
 

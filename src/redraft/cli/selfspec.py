@@ -67,6 +67,9 @@ def _measure_if_missing(
     if sweep.exists():
         if tflops is None:
             raise UserError("an existing sweep needs the throughput of its device", key="--tflops", allowed="a number")
+        if device != "auto" or threads != 1:
+            key, value = ("--threads", threads) if device == "auto" else ("--device", device)
+            raise UserError("this sweep exists, so nothing is measured", file=sweep, key=key, value=value)
         return tflops
     if not model.is_dir():
         raise UserError(

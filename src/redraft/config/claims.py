@@ -435,7 +435,11 @@ class Printed(Config):
             raise invalid(f"{self.cell} is compared with itself", "another cell", ("baseline",))
         if self.fewer and (self.scale != 1 or (self.cell and (not self.baseline or self.relative != "ratio"))):
             raise invalid("a percentage below the baseline is a ratio", "no `scale`, and a baseline", ("fewer",))
+        if self.relative != "ratio" and not self.baseline:
+            raise invalid(f"relative ({self.relative}) needs a baseline", at=("relative",))
         first, _, last = self.number.partition("–")
+        if self.ends and not last:
+            raise invalid("a single number has no ends", "a range such as 1.66–2.46", ("ends",))
         # An en dash separates the numbers, since a hyphen is a minus.
         if last and float(first) >= float(last):
             raise invalid(f"the range {self.number} must rise", f"{last}–{first}", ("number",))

@@ -1,6 +1,7 @@
 """Configuration of training data and benchmarks."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -118,6 +119,10 @@ class HubProblems(ListedProblems):
     def _consistent(self) -> "HubProblems":
         if self.rows < self.skip + self.size:
             raise invalid(f"skip and size ({self.skip} + {self.size}) must not exceed of ({self.of})", at=("size",))
+        for name in self.sha256:
+            if name != self.local and not any(fnmatch(name, pattern) for pattern in self.files):
+                read = ", ".join([*self.files, *([self.local] if self.local else [])])
+                raise invalid(f"no file {name} is read, so its hash would not be checked", read, ("sha256", name))
         return self
 
     @property
@@ -200,6 +205,12 @@ class Sampling(Config):
     """Probability mass of nucleus sampling."""
     max_new_tokens: int = Field(default=96, ge=1, le=MOST_TOKENS)
     """Maximum response length, tokens."""
+
+    @model_validator(mode="after")
+    def _different_samples(self) -> Self:
+        if self.samples > 1 and self.temperature == 0:
+            raise invalid("all samples of a problem are equal at temperature 0", "1", ("samples",))
+        return self
 
 
 class Benchmark(ProblemSet, Sampling):

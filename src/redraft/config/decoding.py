@@ -22,6 +22,9 @@ class Plain(Config):
     """Required capabilities of the engine."""
 
 
+MARGIN = 0.05
+
+
 class Speculation(Config):
     """Speculative decoding: a drafter proposes tokens, and the policy verifies them exactly."""
 
@@ -72,8 +75,8 @@ class SelfSpeculation(Speculation):
     when: Literal["always", "threshold", "roofline"] = "roofline"
     """Forward passes that speculate: all; those with at most `most_active` active responses; or those for which a
     calibrated roofline predicts a speedup (equation 3)."""
-    margin: float = Field(default=0.05, ge=0)
-    """Margin by which the predicted speedup must exceed 1 (δ)."""
+    margin: float = Field(default=MARGIN, ge=0)
+    """Margin by which the predicted speedup must exceed 1 (δ), for `when: roofline`."""
     draft_lengths: list[int] = Field(default=[5, 7, 9, 11], min_length=1)
     """Draft lengths in tokens, rising. A run starts with the first; a single one is constant."""
     bits: Literal[4, 8] = 4
@@ -82,6 +85,12 @@ class SelfSpeculation(Speculation):
     """Weights that share a scale."""
     needs: ClassVar[frozenset[Capability]] = frozenset({Capability.SELF_SPECULATION})
     """Required capabilities of the engine."""
+
+    @model_validator(mode="after")
+    def _margin_of_a_roofline(self) -> "SelfSpeculation":
+        if self.when != "roofline" and self.margin != MARGIN:
+            raise invalid(f"margin ({self.margin:g}) has no effect with when: {self.when}", f"{MARGIN}", ("margin",))
+        return self
 
 
 class Matching(Speculation):

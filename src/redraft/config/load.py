@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from redraft.config import gym, own
 from redraft.config import hyperparameters as trainers
-from redraft.config.algorithm import DAPO
+from redraft.config.algorithm import DAPO, PPO
 from redraft.config.base import LARGEST_SEED, PAPER, id_of, near
 from redraft.config.cell import Cell, CellFile, coordinate
 from redraft.config.claims import ClaimFile
@@ -52,6 +52,15 @@ class Experiments(PaperFiles):
                 "the name of a preset must be that of its file", file=file, key="name", value=preset.name, allowed=name
             )
         check_known(preset.protocols, self.papers, "a protocol of an unknown paper", file, "protocols")
+        for paper in preset.protocols:
+            if (home := self._home(paper)) != paper:
+                raise UserError(
+                    "all cells of this paper are variants of another paper's, whose protocol they have",
+                    file=file,
+                    key=f"protocols.{paper}",
+                    value=preset.protocols[paper],
+                    allowed=f"protocols.{home}",
+                )
         if named := [each for each in (*preset.protocols.values(), preset.probe) if each]:
             check_known(named, self.benchmark_file().protocols, "no such protocol", file, "protocol")
         # A preset with its own benchmarks is its own protocol (`Preset.protocol_of`).
@@ -89,11 +98,12 @@ class Experiments(PaperFiles):
         It is the protocol of the cell's home. If all grids of a paper have a base, it is that of the first base's
         paper.
         """
-        if "/" in paper:
-            paper = self.cell(paper).home
-        elif (bases := [grid.base for grid in self.cell_file(paper).grids]) and None not in bases:
-            paper = str(bases[0]).partition("/")[0]
-        return self.preset(preset).protocol_of(paper)
+        return self.preset(preset).protocol_of(self.cell(paper).home if "/" in paper else self._home(paper))
+
+    def _home(self, paper: str) -> str:
+        """Paper of the first base if all grids of a paper have a base, else the paper itself."""
+        bases = [grid.base for grid in self.cell_file(paper).grids]
+        return str(bases[0]).partition("/")[0] if bases and None not in bases else paper
 
     def protocol(self, name: str, source: Path | None = None) -> dict[str, Benchmark]:
         """Benchmarks of a protocol with its sampling; `source` is the file that names the protocol, for messages.
@@ -481,6 +491,13 @@ class Experiments(PaperFiles):
         try:
             run.schedule.check(run.trainer, run.data.size)
             run.reuse.check(run.schedule, run.trainer)
+            if isinstance(run.algorithm, PPO) and getattr(run.reuse, "replay", "") == "stopped":
+                raise UserError(
+                    "PPO's advantages have no group baseline, so a response whose gradient is stopped has no effect",
+                    key="reuse.replay",
+                    value="stopped",
+                    allowed="none, recomputed or stored",
+                )
             if isinstance(run.algorithm, DAPO) and run.algorithm.overlong:
                 run.algorithm.overlong.check(run.trainer.max_response_tokens)
             # Vocabularies of other models are known only once their files are imported.

@@ -9,6 +9,8 @@ from redraft.config.base import HUB_ID, LARGEST_SEED, MOST_ROWS, Config, InnerPa
 from redraft.config.generated import BETWEEN_BLOCKS, ArithmeticProblems
 from redraft.config.gym import GymProblems
 
+ERROR_SHARE = 0.05
+
 
 class WarmStart(Config):
     """Supervised training on solutions, so that the initial policy solves some problems and rewards are informative."""
@@ -19,7 +21,7 @@ class WarmStart(Config):
     """Peak learning rate of these steps, for Muon and AdamW."""
     guess_share: float = Field(default=0.2, ge=0, le=1)
     """Share of solutions that box a guess without working."""
-    error_share: float = Field(default=0.05, ge=0, le=1)
+    error_share: float = Field(default=ERROR_SHARE, ge=0, le=1)
     """Share of wrong steps in the working, which continues from the wrong value."""
     final_steps: int = Field(default=75, ge=0, le=10**7)
     """Further steps with more guesses, which lower the initial accuracy."""
@@ -36,6 +38,14 @@ class WarmStart(Config):
     problems: list[GymProblems] = []
     """Problems of reasoning-gym that replace those of `data`; each step samples some of them. Their answers are taught
     in a box without working, and a guess is the answer of another problem."""
+
+    @model_validator(mode="after")
+    def _of_its_problems(self) -> "WarmStart":
+        # By value, since a run that is read again has all fields.
+        if self.problems and (self.data != ArithmeticProblems() or self.error_share != ERROR_SHARE):
+            key = "error_share" if self.data == ArithmeticProblems() else "data"
+            raise invalid(f"{key} has no effect with problems, whose answers have no working", "the default", (key,))
+        return self
 
     @field_validator("data")
     @classmethod
@@ -98,6 +108,12 @@ class PretrainedModel(FoundModel):
     """Local folder or hub id."""
     revision: str | None = None
     """Commit of the hub repository."""
+
+    @model_validator(mode="after")
+    def _revision_of_a_hub(self) -> "PretrainedModel":
+        if self.revision is not None and not re.match(HUB_ID, self.path):
+            raise invalid("a local folder has no revision", "none", ("revision",), value=self.revision)
+        return self
 
 
 class GgufModel(FoundModel):

@@ -141,6 +141,17 @@ class Preset(Config):
         return seeds
 
     @model_validator(mode="after")
+    def _calibrated_models(self) -> "Preset":
+        named = {("engine",): getattr(self.engine, "calibrations", {})}
+        named |= {("engines", role): fields.get("calibrations") or {} for role, fields in self.engines.items()}
+        for at, calibrations in named.items():
+            for role in calibrations:
+                if role not in self.models:
+                    known = similar(role, self.models)
+                    raise invalid(f"the preset has no model {role}", known, (*at, "calibrations", role), value=role)
+        return self
+
+    @model_validator(mode="after")
     def _engines(self) -> "Preset":
         for role, fields in self.engines.items():
             if role not in self.models:

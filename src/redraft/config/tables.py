@@ -180,8 +180,24 @@ class TableOfCells(AnyTable):
                 f"{EACH} ({column.name}) is one absolute column per benchmark; use accuracy:all, their mean",
                 at=(*at, "relative"),
             )
-        if column.without_first_epoch and column.relative != "ratio":
-            raise invalid(f"without_first_epoch ({column.name}) needs relative: ratio", at=(*at, "without_first_epoch"))
+        if column.quantity == EACH and column.reported:
+            message = f"{EACH} ({column.name}) is compared with the reported columns of the benchmarks' names"
+            raise invalid(message, "none", (*at, "reported"))
+        if column.quantity.startswith(SPEEDUP) and column.relative not in (None, "speedup"):
+            raise invalid(f"a quantity {SPEEDUP}… ({column.name}) is a speedup itself", "none", (*at, "relative"))
+        quantities = (column.quantity, *column.in_groups.values())
+        if column.without_first_epoch and (
+            column.relative != "ratio"
+            or column.printed_relative
+            or not column.reported
+            or not all(quantity.startswith("reuse_epochs:") for quantity in quantities)
+        ):
+            # It changes the reported ratio alone: the measured quantity has to be without the first epoch too.
+            raise invalid(
+                f"without_first_epoch ({column.name}) needs relative: ratio, a quantity reuse_epochs:…, and reported "
+                "columns that are not printed_relative",
+                at=(*at, "without_first_epoch"),
+            )
         if column.scale != 1 and (column.relative in ("ratio", "speedup") or column.quantity.startswith(SPEEDUP)):
             # "No effect" is 1 for these.
             raise invalid(f"scale ({column.name}) must be 1 for a ratio or speedup", "1", (*at, "scale"))
@@ -442,6 +458,13 @@ class TableWithoutRuns(AnyTable):
 
     decimals: Decimals = 1
     """Decimals of values. Verdicts use all printed decimals."""
+
+    @field_validator("mean_row")
+    @classmethod
+    def _without_mean_row(cls, mean_row: bool) -> bool:
+        if mean_row:
+            raise invalid("only a table of runs has a mean_row", "false")
+        return mean_row
 
     @property
     def cells(self) -> list[str]:

@@ -57,7 +57,7 @@ class TrainerConfig(Config):
     gradient_clip: float = Field(gt=0, le=1e30)
     """Maximum norm of the gradient."""
     max_prompt_tokens: int = Field(ge=1, le=MOST_TOKENS)
-    """Maximum prompt length, tokens; a longer prompt is an error under verl."""
+    """Maximum prompt length, tokens; a longer prompt is an error."""
     max_response_tokens: int = Field(ge=1, le=MOST_TOKENS)
     """Maximum response length, tokens, with the end-of-sequence token."""
     temperature: float = Field(default=1.0, ge=0.001, le=1000)
@@ -151,7 +151,8 @@ class EngineSettings(Config):
     float32. `fastest`, of the in-process engine, is the faster of the two on the machine that starts the first campaign
     (docs/real-model.md)."""
     threads: int = Field(default=1, ge=1, le=MOST_CPUS)
-    """CPU threads; two processes with one thread are faster than one process with two."""
+    """CPU threads, and cores of a job; two processes with one thread are faster than one process with two. Each process
+    of verl computes with one thread, and vLLM chooses its number itself."""
     max_rows: int = Field(default=256, ge=1, le=MOST_ROWS)
     """Maximum number of sequences in the KV cache."""
     max_batched_tokens: int = Field(default=16384, ge=1, le=MOST_BATCHED_TOKENS)
@@ -160,18 +161,19 @@ class EngineSettings(Config):
     """Number of draft tokens scored in one pass. Chunks after the first rejection are not scored (`tokens_verified`
     counts the scored tokens). If empty, a draft is scored in one pass."""
     rows_per_micro_batch: int = Field(default=256, ge=1, le=MOST_ROWS)
-    """Sequences in one forward and backward pass of the actor."""
+    """Sequences in one forward and backward pass of the actor; under verl on GPUs `max_tokens_per_gpu` decides."""
     grading_workers: int = Field(default=1, ge=1, le=MOST_CPUS)
     """Processes that grade responses during generation; under verl one per rollout worker."""
     checkpoint_every: int = Field(default=8, ge=1, le=MOST_STEPS)
     """Steps between checkpoints."""
     gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)
-    """Share of GPU memory for vLLM, in training and evaluation; 0.8 in SPEC-RL's scripts."""
+    """Share of GPU memory for vLLM, in training and evaluation; 0.8 in SPEC-RL's scripts. No effect on a CPU."""
     eager: bool = True
     """Run vLLM without CUDA graphs, in training and evaluation; true in SPEC-RL's release. Decoding is slower without
-    them and verification is not, so a speedup belongs to one of the two values (docs/verl.md)."""
+    them and verification is not, so a speedup belongs to one of the two values (docs/verl.md). No effect on a CPU."""
     bitwise: bool = False
-    """Compute the same results to the last bit for any order and size of batches, at a cost in time (docs/verl.md)."""
+    """Compute the same results to the last bit for any order and size of batches, at a cost in time (docs/verl.md): in
+    training, and in evaluation by the backend `torch`."""
 
 
 class InProcessEngine(EngineSettings):
@@ -191,6 +193,8 @@ class InProcessEngine(EngineSettings):
         if self.bitwise and (self.device == "cuda" or self.dtype in ("bfloat16", "fastest") or self.threads > 1):
             message = "bitwise holds in this engine on a CPU with one thread in float32; on GPUs use engine.kind verl"
             raise invalid(message, "false", ("bitwise",), value=True)
+        if self.gpus > 1:
+            raise invalid("this engine trains on one device; on several GPUs use engine.kind verl", "0 or 1", ("gpus",))
         return self
 
     @property
@@ -212,9 +216,10 @@ class VerlEngine(EngineSettings):
     tensor_parallel: int = Field(default=1, ge=1, le=MOST_GPUS)
     """GPUs of one vLLM replica in training; evaluation uses one GPU. Divides `gpus`."""
     max_tokens_per_gpu: int = Field(default=16384, ge=1, le=MOST_BATCHED_TOKENS)
-    """Maximum number of tokens in one forward and backward pass on a GPU (dynamic batch size); verl's default."""
+    """Maximum number of tokens in one forward and backward pass on a GPU (dynamic batch size); verl's default. No
+    effect on a CPU."""
     offload: bool = False
-    """Move weights and optimiser state to host memory while vLLM decodes."""
+    """Move weights and optimiser state from a GPU to host memory while vLLM decodes."""
     seeds: Literal["request", "step"] = "request"
     """What vLLM's random numbers are seeded for: each request, or each replica and step. With seeds of requests vLLM
     samples row by row in Python, and a repeated step has the same tokens. With seeds of steps it has not, since the

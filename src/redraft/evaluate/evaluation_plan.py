@@ -105,6 +105,14 @@ def plan(request: EvaluationRequest, experiments: Experiments, root: Path) -> Ev
         raise UserError(
             "greedy decoding gives one response per problem", key="--samples", value=request.samples, allowed="none"
         )
+    greedy = [name for name in request.names or known if known[name].temperature == 0]
+    if greedy and (request.samples or 1) > 1:
+        raise UserError(
+            "all samples of a problem are equal at temperature 0",
+            key="--samples",
+            value=request.samples,
+            allowed=f"1 with {', '.join(greedy)}",
+        )
     changes: dict[str, Any] = {} if request.samples is None else {"samples": request.samples}
     changes |= {"temperature": 0.0, "samples": 1} if request.greedy else {}
     benchmarks = {name: known[name].model_copy(update=changes) for name in request.names or known}

@@ -182,6 +182,9 @@ def varied(request: EvaluationRequest, text: str) -> EvaluationRequest:
         allowed = f"an integer from 0 to {LARGEST_SEED}"
         raise UserError("this is no seed", key="--variant", value=text, allowed=allowed)
     evaluation = parse(Evaluation, {key: settings[key] for key in ("harness", "backend")}, where)
+    if "threads" in changes and evaluation.backend == "vllm":
+        allowed = "backends torch and transformers"
+        raise UserError("vLLM chooses its number of threads itself", key="--variant", value=text, allowed=allowed)
     engine = {"max_rows": settings["rows"], "threads": settings["threads"], "dtype": settings["dtype"]}
     return replace(request, evaluation=evaluation, engine=parse(InProcessEngine, engine, where), seed=seed)
 

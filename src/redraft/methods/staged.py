@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from redraft.config.base import MOST_PROMPTS, MOST_RESPONSES, Lenience
+from redraft.config.base import MOST_PROMPTS, MOST_RESPONSES, Lenience, invalid
 from redraft.config.capability import Capability
 from redraft.config.retention import Retention
 from redraft.config.trainer import TrainerConfig
@@ -47,6 +47,14 @@ class Staged(ReuseMethod):
     """Wrong response that is replaced; the paper does not say."""
     lenience: Lenience | None = None
     """ℓ of SPEC-RL's equation (3), by which each response goes on from the last one with its index; none if empty."""
+
+    @model_validator(mode="after")
+    def _replays(self) -> Self:
+        if self.replay == "none":
+            for name in ("capacity", "evict", "replaced"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise invalid(f"{name} has no effect with replay: none", "the default", (name,))
+        return self
 
     def check(self, schedule: ScheduleMethod, trainer: TrainerConfig) -> None:
         """Reject stages that do not divide a group, and a schedule that decides on the size of groups too.

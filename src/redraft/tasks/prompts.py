@@ -41,6 +41,21 @@ def encode(tokenizer: Any, texts: Sequence[str], chat: str = "auto") -> list[lis
     return [list(tokens) for tokens in tokenizer(chats, add_special_tokens=False)["input_ids"]]
 
 
+def check_lengths(prompts: Sequence[Sequence[int]], most: int) -> None:
+    """Check that no training prompt has more than `trainer.max_prompt_tokens` tokens.
+
+    Raises:
+        UserError: with the length of the longest prompt.
+    """
+    if (longest := max(map(len, prompts))) > most:
+        raise UserError(
+            "a prompt is longer than the limit",
+            key="trainer.max_prompt_tokens",
+            value=most,
+            allowed=f"at least {longest}",
+        )
+
+
 def _check_characters(tokenizer: Any, texts: Sequence[str], prompts: Sequence[Sequence[int]]) -> None:
     """Check that the tokenizer of a tiny model has a token for each character; it would encode others as padding."""
     model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)

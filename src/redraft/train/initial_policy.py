@@ -64,6 +64,10 @@ def _files(settings: Model, before: Mapping[str, Any]) -> dict[str, dict[str, An
 def _pretrained(settings: GgufModel | PretrainedModel) -> tuple[Any, Any]:
     """Model and tokenizer."""
     if isinstance(settings, PretrainedModel):
+        if settings.revision is not None and Path(settings.path).is_dir():
+            raise UserError(
+                "a local folder has no revision", key="models.revision", value=settings.revision, allowed="none"
+            )
         return models.load(settings.path, settings.revision)
     from redraft.train.pretrained import gguf
 

@@ -118,6 +118,7 @@ class CampaignPlan:
         self.named = self._named_papers()
         if main:
             self._check_calibrations()
+            self._check_lighteval()
             # Targets are unknown until all rules are read; papers that only they name are checked in `papers`.
             for paper in self.named or preset.first or preset.default:
                 self._check_paper(paper)
@@ -132,6 +133,19 @@ class CampaignPlan:
         except ValueError as error:
             raise UserError(str(error), file=CONFIG, key="papers") from None
         return known + [paper for paper in user_defined if paper in requested]
+
+    def _check_lighteval(self) -> None:
+        """Reject a preset that grades with lighteval although none of its papers has a benchmark of instructions."""
+        papers = self.named or self.preset.first or list(self.preset.default)
+        found = (self.experiments.preset_of(self.preset.name, paper).benchmarks.values() for paper in papers)
+        if self.preset.evaluation.lighteval and all(b.grading != "instructions" for each in found for b in each):
+            raise UserError(
+                "lighteval grades instructions only, and none of the benchmarks has instructions",
+                file=f"preset {self.preset.name}",
+                key="evaluation.lighteval",
+                value=True,
+                allowed="true only with a benchmark of instructions, such as ifeval",
+            )
 
     def _check_calibrations(self) -> None:
         """Reject a preset with a missing calibration file before any job starts."""

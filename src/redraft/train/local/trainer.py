@@ -22,7 +22,7 @@ from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.problems import check_answers, load_problems
-from redraft.tasks.prompts import encode
+from redraft.tasks.prompts import check_lengths, encode
 from redraft.train import models
 from redraft.train.contract import FreshSamples, Metrics, RolloutResult, UpdateResult
 from redraft.train.local.decoding import open_decoding
@@ -53,6 +53,7 @@ class LocalTrainer:
         self.device = models.device_of(run.engine.device)
         self.tokenizer = models.load_tokenizer(model_folder)
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
+        check_lengths(self.prompts, run.trainer.max_prompt_tokens)
         longest = max(map(len, self.prompts))
         check_memory(training(run, model_folder, longest), available(self.device), model_folder)
         model, _ = models.load(model_folder)

@@ -83,8 +83,8 @@ def show(run: Run, model: Path, folder: Path) -> str:
     """The configuration as YAML with all values resolved; arguments and errors as of `compose`."""
     engine = run.engine
     if not isinstance(engine, VerlEngine):
-        # A run of the local trainer is shown as verl would get it.
-        engine = VerlEngine(**engine.model_dump(exclude={"kind"}))
+        # A run of the local trainer is shown as verl would get it: without what only the other engine has.
+        engine = VerlEngine(**engine.model_dump(exclude={"kind", "dtype", "draft_chunk", "calibrations"}))
     run = run.model_copy(update={"engine": engine})
     config = compose(run, model, folder, folder / "problems.parquet", gpu=uses_gpu(engine))
     return OmegaConf.to_yaml(config, resolve=True)

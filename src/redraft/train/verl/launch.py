@@ -31,7 +31,7 @@ from redraft.ops.locking.gpus import VISIBLE
 from redraft.ops.locking.lease import Lease
 from redraft.ops.locking.termination import exit_on_signal
 from redraft.tasks.problems import Problem, check_answers
-from redraft.tasks.prompts import encode
+from redraft.tasks.prompts import check_lengths, encode
 from redraft.train import models
 from redraft.train.checkpoint import TrainingState
 from redraft.train.loop import Progress as Report
@@ -98,14 +98,9 @@ class VerlTrainer:
 
     def _check(self, problems: Sequence[Problem]) -> None:
         trainer = self.run.trainer
-        longest = max(map(len, encode(models.load_tokenizer(self.model_folder), [p.prompt for p in problems])))
-        if longest > trainer.max_prompt_tokens:
-            raise UserError(
-                "a prompt is longer than the limit",
-                key="trainer.max_prompt_tokens",
-                value=trainer.max_prompt_tokens,
-                allowed=f"at least {longest}",
-            )
+        check_lengths(
+            encode(models.load_tokenizer(self.model_folder), [p.prompt for p in problems]), trainer.max_prompt_tokens
+        )
         needed = trainer.max_prompt_tokens + trainer.max_response_tokens + 1  # verification samples one token
         model = models.load_config(self.model_folder)
         if needed > (most := model.max_position_embeddings):
