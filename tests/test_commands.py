@@ -408,7 +408,7 @@ ERRORS = {
     "evaluate": [["nope/x", "--protocol", "nope"]],
     "agreement": [["a", "b"]],
     "sensitivity": [["nope/x", "--protocol", "nope"]],
-    "cost": [["nope"], ["--memory", "--csv", "a.csv"]],
+    "cost": [["nope"], ["--memory", "--csv", "a.csv"], ["--memory", "--gpus", "4"], ["--memory", "--wide"]],
     "results": [[]],
     "claims": [["nope"]],
     "seeds": [["nope"], ["quality-kept"], []],
@@ -418,7 +418,7 @@ ERRORS = {
     "replay": [["a.jsonl"]],
     "predict": [["nope"]],
     "advise": [["nope"], ["nope", "--roofline", "tpu"]],
-    "audit": [["nope"]],
+    "audit": [["nope"], ["rules", "--draws", "9"], ["rules", "--temperature", "0.5"]],
     "check": [["nope"]],
     "certify": [["nope"], ["nope", "--policy", "nope", "--prompts", "nope"]],
     "validate": [["nope"]],
@@ -426,7 +426,10 @@ ERRORS = {
 
 
 def failed(folder, capsys, *arguments):
-    """Standard output of a command that ends with an error, which it prints on standard error."""
+    """Standard output of a command that ends with an error, which it prints on standard error.
+
+    The error is about an unknown option only where `arguments` have one.
+    """
     capsys.readouterr()
     with chdir(folder), pytest.raises(SystemExit) as end:
         main(list(arguments))
@@ -434,6 +437,7 @@ def failed(folder, capsys, *arguments):
     assert end.value.code == 2
     assert printed.err
     assert "Traceback" not in printed.err
+    assert ("No such option" in printed.err) == ("--no-such-option" in arguments)
     return printed.out
 
 

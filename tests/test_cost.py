@@ -190,7 +190,9 @@ def test_extras_are_left_out_unless_asked_for(experiments, costs, tmp_path):
     beyond = set(costs) - {line.cell for line in few}
     assert {"rloo-vanilla", "grpo-vanilla-u16", "grpo-release-l0.5"} <= beyond
     assert not beyond & {"grpo-vanilla", "grpo-random", "simplerl-grpo-vanilla", "2k-grpo-spec-l0.5"}
-    assert not any(int(part.split()[1]) > 100 for part in cost.parts(experiments, "spec_rl", extras=False))
+    parts = cost.parts(experiments, "spec_rl", extras=False)
+    assert {"Table 1", "Table 4", "Figure 4"} <= set(parts)
+    assert not any(int(part.split()[1]) > 100 for part in parts)
 
 
 def line(cell, hours, devices=8):

@@ -128,7 +128,9 @@ def test_the_command_prints_a_line_for_each_number_of_blocks(whole, monkeypatch,
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["units"] for row in rows] == [2, 3]
     assert rows[-1]["primary"] <= rows[-1]["of_primary"] <= 3
-    assert str(rows[-1]["reproduced"]) in lines[-1]
+    counts = [str(rows[-1][name]) for name in ("reproduced", "contradicted", "inconclusive")]
+    columns = [header.split().index(name) for name in ("reproduced", "contradicted", "inconclusive")]
+    assert [lines[-1].split()[column] for column in columns] == counts
 
 
 def test_a_paper_without_collected_runs_is_refused(layout):

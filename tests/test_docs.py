@@ -140,6 +140,10 @@ def test_commands_and_their_options_exist(page):
     assert not {" ".join(words): found for words in commands_of(page) if (found := wrong(words))}
 
 
+def test_pages_have_commands():
+    assert sum(len(list(commands_of(page))) for page in PAGES) > 100
+
+
 @pytest.mark.parametrize(
     "line", ["redraft shwo x", "redraft show --jsn x", "make tset", "snakemake --config perset=tiny"]
 )

@@ -100,7 +100,8 @@ def test_residual_first_tokens_and_tops_are_those_of_plain_decoding(kind, qwen3)
     engine = speculating(qwen3, DRAFTERS[kind](PROMPTS, tokens_of(plain)))
     found = sampled(engine, PROMPTS, keys, **request)
     assert tokens_of(found) == tokens_of(plain)
-    assert engine.speculated.kept > 0 or kind == "ngram"
+    # N-grams of these few random tokens propose, and are right by chance at most.
+    assert engine.speculated.kept > 0 or (kind == "ngram" and engine.speculated.proposed > 0)
     for one, other in zip(found, plain, strict=True):
         assert one.tokens[0] not in forbidden
         np.testing.assert_array_equal(one.top.tokens[:, 0], other.top.tokens[:, 0])
@@ -114,7 +115,7 @@ def test_prefixes_and_scored_drafts_go_before_proposals(kind, qwen3):
     whole = [[*job.prefix.tolist(), *tokens] for job, tokens in zip(jobs, plain, strict=True)]
     engine = speculating(qwen3, DRAFTERS[kind]([job.prompt for job in jobs], whole), max_rows=7)
     assert [found.tokens.tolist() for _, found in run(engine, jobs)] == plain
-    assert engine.speculated.kept > 0 or kind == "ngram"
+    assert engine.speculated.kept > 0 or (kind == "ngram" and engine.speculated.proposed > 0)
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}], ids=str)

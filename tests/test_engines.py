@@ -390,7 +390,11 @@ REQUESTS = {
 def test_an_engine_serves_what_it_declares_and_refuses_the_rest_by_name(capability, world):
     engine = world.engine(1)
     if capability in engine.capabilities:
-        assert world.run(asked(engine, **REQUESTS[capability]))
+        (found,) = world.run(asked(engine, **REQUESTS[capability]))
+        if capability is Capability.OTHER_SCORES:
+            assert found.others.shape == (2, 1)
+        if capability is Capability.TOP_LOG_PROBS:
+            assert found.top.tokens.shape == (len(found.tokens), 2)
         return
     with pytest.raises(UserError, match="cannot do exactly") as error:
         world.run(asked(engine, **REQUESTS[capability]))

@@ -67,7 +67,7 @@ def test_at_the_paper_s_scale_a_run_has_what_the_paper_states_and_what_is_ours()
 
 
 @pytest.mark.parametrize(
-    ("fields", "value"), [({"trainer": {"group_size": 6}}, 6), ({"trainer_factors": {"learning_rate": 2}}, None)]
+    ("fields", "value"), [({"trainer": {"group_size": 6}}, 6), ({"trainer_factors": {"learning_rate": 2}}, "twice")]
 )
 def test_a_setting_of_a_cell_is_looked_up_in_the_paper_s_file_of_cells(fields, value):
     experiments = Experiments(ROOT)
@@ -77,7 +77,8 @@ def test_a_setting_of_a_cell_is_looked_up_in_the_paper_s_file_of_cells(fields, v
     setting = experiments.trainer_settings(cell, experiments.preset("tiny"))[name]
     assert setting.file == ROOT / "experiments/spec_rl/cells.yaml"
     assert setting.key == f"{cell.name}.{part}.{name}"
-    assert value in (None, setting.value)
+    unchanged = experiments.trainer_settings(experiments.cell(CELL), experiments.preset("tiny"))[name].value
+    assert setting.value == (2 * unchanged if value == "twice" else value) != unchanged
 
 
 def test_values_are_those_of_the_paper_s_table():

@@ -152,7 +152,8 @@ def test_a_job_takes_its_papers_from_the_process_that_started_it():
 
 def test_the_laboratory_adds_papers_that_have_one_unless_the_call_names_others():
     added = set(planned("laboratory").papers) - set(planned().papers)
-    assert all(Experiments(ROOT).observed_cell(paper) for paper in added)
+    assert added == {"exact_reuse"}
+    assert Experiments(ROOT).observed_cell("exact_reuse")
     plan = planned("laboratory")
     assert len(plan.laboratory_files()) == 1 + len(plan.preset.seeds) * sum(
         bool(plan.experiments.observed_cell(paper)) for paper in plan.papers

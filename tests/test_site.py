@@ -150,7 +150,14 @@ def test_nothing_that_a_shell_reads_otherwise_is_taken(key, value):
         Request.model_validate({key: value})
 
 
-@given(st.text(max_size=30))
+@pytest.mark.parametrize("option", ["--a=$(id)", "--a;rm", "--a b", "--a=`id`", "--a=b|c", "--a\nb", "-p", "a", ""])
+def test_an_option_that_a_shell_reads_otherwise_is_not_taken(option):
+    with pytest.raises(ValidationError):
+        Request(options=[option])
+    assert Request(options=["--exclude=node-1,node2.x"]).options == ["--exclude=node-1,node2.x"]
+
+
+@given(st.text("-=abz09 ;&|<>$`\\\"'(){}*?!~#\t\n", max_size=30).map("--a".__add__))
 def test_an_option_is_one_word_of_harmless_characters(text):
     try:
         (option,) = Request(options=[text]).options

@@ -15,6 +15,7 @@ from redraft.analysis.data.reported_tables import read_reported
 from redraft.analysis.tables.table_columns import expand
 from redraft.analysis.tables.without_runs import make_published
 from redraft.config import Experiments
+from redraft.config.claims import cells_of
 from redraft.errors import UserError
 from redraft.layout import PUBLISHED
 from redraft.published import check_published, read_curve
@@ -347,7 +348,11 @@ def test_every_table_expands_and_every_figure_and_claim_names_cells_that_there_a
     cells = {cell.name for cell in EXPERIMENTS.cells("speed_rl")}
     shown = {cell for f in EXPERIMENTS.figures("speed_rl").figures for panel in f.panels for cell in panel.cells}
     assert shown <= cells
-    assert len(EXPERIMENTS.claims("speed_rl").claims) > 30
+    claims = EXPERIMENTS.claims("speed_rl").claims
+    assert len(claims) > 30
+    named = {cell for claim in claims for cell in cells_of(claim.test)}
+    assert {"dapo17k-dapo", "dapo17k-dapo-speed4"} <= named
+    assert named <= cells
 
 
 def test_a_row_without_reported_numbers_may_name_the_paper_s_row():
