@@ -269,7 +269,9 @@ def test_published_results_lack_what_was_declared_later(place, capsys):
         if name == "tables":
             later = content["headlines"][0] | {"table": 199, "words": "Later, by {}"}
             content["headlines"].append(
-                later | {"cell": "rloo-spec-l0.5", "column": "average_difference", "form": "points"}
+                later
+                | {"cell": "rloo-spec-l0.5", "column": "average_difference", "form": "points"}
+                | dict.fromkeys(("short", "measure"), "declared later")  # of a number that there is not
             )
         file.write_text(yaml.safe_dump(content, allow_unicode=True))
     main_ended(["report", "results/reference/smoke", "--output", "out"])
@@ -277,7 +279,9 @@ def test_published_results_lack_what_was_declared_later(place, capsys):
     pages = [file.read_text() for file in Path("out/results/smoke/report").rglob("*.html")]
     assert not any("declared later" in page or "Later, by" in page for page in pages)
     page.write_page(REFERENCE, Path("results/README.md"))
-    assert "Later, by" not in Path("results/README.md").read_text()
+    text = Path("results/README.md").read_text()
+    assert "Later, by" not in text
+    assert "declared later" not in text
 
 
 def test_published_results_are_checked_when_they_are_read(place, mistake):
@@ -352,6 +356,7 @@ def test_the_page_has_tables_figures_verdicts_and_cost(packed):
     assert text.endswith("the rest\n")
     assert "old" not in text
     record = json.loads(record_file(Layout("smoke", packed / REFERENCE), "spec_rl").read_text())
+    assert len(record["headlines"]) == 3
     for headline in record["headlines"]:
         assert headline["sentence"] in text
     assert (packed / REFERENCE / "smoke/tables/spec_rl/main_result.md").read_text().strip() in text
@@ -427,8 +432,25 @@ def test_the_first_page_has_each_headline_number_beside_the_paper_s_with_its_pre
     words = [each.short for each in Experiments(ROOT).tables("spec_rl").headlines]  # today's
     expected = [[f"`{preset}`"] * several + [short] for preset in presets for short in words]
     assert [row[: 1 + several] for row in rows] == expected
-    for row, each in zip(rows, [each for preset in presets for each in headlines[preset]], strict=True):
-        assert f"{abs(each['mean']):.1f}" in row[1 + several] or f"{each['mean']:.2f}" in row[1 + several]
+    published = [each for preset in presets for each in headlines[preset]]
+    found = [[" ".join(cell.split()) for cell in row[1 + several :]] for row in rows]
+    assert found == [[*in_words(each), each["verdict"]] for each in published]
+    (tmp_path / "results.md").write_text(f"{START}{END}\n")
+    page.write_page(tmp_path, tmp_path / "results.md")
+    text = " ".join((tmp_path / "results.md").read_text().split())
+    for each in published:
+        assert in_words(each)[0].removesuffix(" fewer") in text
+
+
+def in_words(headline):
+    """A headline number with its interval, and the paper's number, as a page should have them."""
+    mean, low, high, paper = (headline[name] for name in ("mean", "low", "high", "reported"))
+    here, reported = {
+        "percent fewer": (f"{mean:.1f} % [{low:.1f}, {high:.1f}] fewer", f"{paper:.1f} % fewer"),
+        "times": (f"{mean:.2f} × [{low:.2f}, {high:.2f}]", f"{paper:.2f} ×"),
+        "points": (f"{mean:+.1f} points [{low:.1f}, {high:.1f}]", f"{paper:+.1f} points"),
+    }[headline["form"]]
+    return here.replace("-", "−"), reported.replace("-", "−")
 
 
 def test_published_hours_leave_out_runs_that_another_paper_has_trained(place):
