@@ -139,6 +139,7 @@ def test_a_hostile_preset_is_one_message_and_runs_nothing(campaign, preset):
     result = snakemake(campaign, "-n", preset=preset)
     assert result.returncode != 0
     assert "error:" in result.stderr
+    assert "key:     preset" in result.stderr
     assert "Traceback" not in result.stderr
     assert {path for path in campaign.rglob("*") if ".snakemake" not in path.parts} == before
 

@@ -585,9 +585,18 @@ def test_generations_of_other_benchmarks_or_counts_are_refused(campaign, tmp_pat
         assert word in mistake(tmp_path, *call)
 
 
-@pytest.mark.parametrize("arguments", [["preset=none"], ["presets=tiny"], ["seeds=0"], ["seeds=some"]])
-def test_a_wrong_call_is_one_message(tmp_path, arguments):
-    result = called(copy_to(tmp_path), "snakemake", "-n", "--config", *arguments)
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("preset=none", "value: 'none'"),
+        ("presets=tiny", "key: presets"),
+        ("seeds=0", "key: seeds value: 0"),
+        ("seeds=some", "value: 'some'"),
+    ],
+)
+def test_a_wrong_call_is_one_message(tmp_path, argument, says):
+    result = called(copy_to(tmp_path), "snakemake", "-n", "--config", argument)
     assert result.returncode != 0
     assert "error:" in result.stderr
+    assert says in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
