@@ -142,7 +142,7 @@ class Preset(Config):
 
     @model_validator(mode="after")
     def _calibrated_models(self) -> "Preset":
-        named = {("engine",): getattr(self.engine, "calibrations", {})}
+        named: dict[tuple[str, ...], dict[str, str]] = {("engine",): getattr(self.engine, "calibrations", {})}
         named |= {("engines", role): fields.get("calibrations") or {} for role, fields in self.engines.items()}
         for at, calibrations in named.items():
             for role in calibrations:
