@@ -44,7 +44,7 @@ ALLOWED = {
         "redraft.files",
     },
     "redraft.methods": {"redraft.config", "redraft.errors", "redraft.rollout"},
-    "redraft.ops.slurm": {"redraft.errors"},
+    "redraft.ops.slurm": {"redraft.errors", "redraft.messages"},
     "redraft.ops.locking": {*BASE, "redraft.ops.slurm", "redraft.provenance"},
     "redraft.ops.workflow": {
         *BASE,
