@@ -80,11 +80,11 @@ def test_a_benchmark_s_own_sampling_counts_before_its_protocol_s(experiments):
     def edit(content):
         protocol = content["protocols"]["tiny"]
         protocol["sampling"].update(temperature=0.5, samples=3, top_p=0.7)
-        protocol["benchmarks"]["arithmetic"] = {"temperature": 0.0, "samples": 5}
+        protocol["benchmarks"]["arithmetic"] = {"temperature": 0.1, "samples": 5}
 
     changed = experiments(edit).protocol("tiny")
     found = {name: (b.temperature, b.samples, b.top_p) for name, b in changed.items()}
-    assert found.pop("arithmetic") == (0.0, 5, 0.7)
+    assert found.pop("arithmetic") == (0.1, 5, 0.7)
     assert set(found.values()) == {(0.5, 3, 0.7)}
 
 

@@ -128,7 +128,7 @@ def test_the_records_of_a_run_do_not_depend_on_batch_sizes(tiny_model, tmp_path)
             {"verl": {"actor_rollout_ref.rollout.engine_kwargs.vllm.attention_backend": "FLASHINFER"}},
             "verl",
         ),
-        (VerlEngine, {"verl": {"critic.model.override_config.attn_implementation": "sdpa"}}, "verl"),
+        (VerlEngine, {"verl": {"actor_rollout_ref.model.override_config.attn_implementation": "sdpa"}}, "verl"),
         (VerlEngine, {"verl": {"actor_rollout_ref.actor.fsdp_config.full_determinism": False}}, "verl"),
     ],
 )

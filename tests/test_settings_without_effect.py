@@ -10,7 +10,6 @@ from redraft.config import (
     CellTable,
     Experiments,
     HubProblems,
-    InProcessEngine,
     Preset,
     PretrainedModel,
     SelfSpeculation,
@@ -48,7 +47,6 @@ def table(**column):
         (Staged, {"replay": "none", "evict": "newest"}, "evict has no effect"),
         (Staged, {"replay": "none", "replaced": "first"}, "replaced has no effect"),
         (SelfSpeculation, {"kind": "self_speculation", "when": "always", "margin": 0.2}, "margin (0.2) has no effect"),
-        (InProcessEngine, {"gpus": 2}, "this engine trains on one device"),
         (Sampling, {"temperature": 0, "samples": 8}, "all samples of a problem are equal"),
         (Printed, {"number": "1.5", "relative": "speedup"}, "relative (speedup) needs a baseline"),
         (Printed, {"number": "1.5", "ends": True}, "a single number has no ends"),
@@ -76,7 +74,6 @@ def test_a_setting_without_an_effect_is_refused(model, fields, says):
         (WarmStart, {"problems": GYM, "guess_share": 0.5}),
         (Staged, {"replay": "stored", "capacity": 3, "evict": "newest", "replaced": "first"}),
         (SelfSpeculation, {"kind": "self_speculation", "margin": 0.2}),
-        (InProcessEngine, {"gpus": 1}),
         (Sampling, {"temperature": 0.5, "samples": 8}),
         (Printed, {"number": "1.5–2", "ends": True}),
         (

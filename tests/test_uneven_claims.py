@@ -197,7 +197,8 @@ BOTH = Pairs(
     ],
 )
 def test_all_values_lie_in_a_printed_range_and_its_ends_may_have_to_occur(tables, number, lies_within, ends_there):
-    for ends, agrees in ((False, lies_within), (True, ends_there)):
+    both_ends = ((True, ends_there),) if "–" in number else ()
+    for ends, agrees in ((False, lies_within), *both_ends):
         expected = SUPPORTED if agrees else NOT_SUPPORTED
         assert supported(tables, BOTH, {"number": number, "ends": ends}) == expected
 

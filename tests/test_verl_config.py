@@ -475,7 +475,7 @@ NOT_A_SITE_S = {
     "algorithm.adv_estimator": ["algorithm"],
     "trainer.total_training_steps": ["the preset's trainer"],
     "skip.rollout.enable": ["below"],
-    "no.such.key": ["below", "global_profiler"],
+    "no.such.key": ["below", "transfer_queue"],
 }
 
 

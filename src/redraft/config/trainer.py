@@ -142,7 +142,7 @@ class EngineSettings(Config):
     """
 
     gpus: int = Field(default=0, ge=0, le=MOST_GPUS)
-    """GPUs per node of a training run."""
+    """GPUs per node of a training run; the in-process engine computes on one of them."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; `auto` selects a GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "fastest"] = "auto"
@@ -193,8 +193,6 @@ class InProcessEngine(EngineSettings):
         if self.bitwise and (self.device == "cuda" or self.dtype in ("bfloat16", "fastest") or self.threads > 1):
             message = "bitwise holds in this engine on a CPU with one thread in float32; on GPUs use engine.kind verl"
             raise invalid(message, "false", ("bitwise",), value=True)
-        if self.gpus > 1:
-            raise invalid("this engine trains on one device; on several GPUs use engine.kind verl", "0 or 1", ("gpus",))
         return self
 
     @property

@@ -136,9 +136,10 @@ class CampaignPlan:
 
     def _check_lighteval(self) -> None:
         """Reject a preset that grades with lighteval although none of its papers has a benchmark of instructions."""
-        papers = self.named or self.preset.first or list(self.preset.default)
-        found = (self.experiments.preset_of(self.preset.name, paper).benchmarks.values() for paper in papers)
-        if self.preset.evaluation.lighteval and all(b.grading != "instructions" for each in found for b in each):
+        # Of all papers: a call may name only those without.
+        of_papers = (self.experiments.preset_of(self.preset.name, paper) for paper in self.preset.default)
+        found = (benchmark for preset in of_papers for benchmark in preset.benchmarks.values())
+        if self.preset.evaluation.lighteval and all(benchmark.grading != "instructions" for benchmark in found):
             raise UserError(
                 "lighteval grades instructions only, and none of the benchmarks has instructions",
                 file=f"preset {self.preset.name}",
