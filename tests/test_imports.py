@@ -196,6 +196,7 @@ ALLOWED = {
         "redraft.config",
         "redraft.files",
         "redraft.layout",
+        "redraft.messages",
     },
     "redraft.analysis.figures": {
         *BASE,
