@@ -265,6 +265,14 @@ def test_a_file_is_a_paper_with_the_hyperparameters_and_the_protocol_of_its_base
     assert experiments.preset_of("paper", "my_cells").benchmarks == experiments.preset_of("paper", "ar3po").benchmarks
 
 
+def test_a_protocol_of_a_paper_whose_cells_have_that_of_their_base_is_refused(folder):
+    preset = folder / "experiments/presets/paper.yaml"
+    preset.write_text(preset.read_text().replace("protocols: {", "protocols: {my_cells: spec_rl, "))
+    with pytest.raises(UserError, match="whose protocol they have") as error:
+        of_file(folder, base="ar3po/ar3po", axes={"size": {"g16": {}}}).preset("paper")
+    assert (error.value.key, error.value.allowed) == ("protocols.my_cells", "protocols.ar3po")
+
+
 def test_axes_and_exclusions_of_a_grid_with_a_base(folder):
     axes = {
         "size": {"g2": {"trainer": {"group_size": 2}}, "g4": {}},
