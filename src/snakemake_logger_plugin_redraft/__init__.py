@@ -276,7 +276,7 @@ class LogHandler(LogHandlerBase):
         elapsed = duration(time.monotonic() - self.progress.began)
         head = f"[{self.progress.done:>3}/{self.progress.total}]"
         took = "" if seconds is None else f" ({duration(seconds)})"
-        if rule not in AGGREGATES:
+        if rule and rule not in AGGREGATES:  # a target has no rule in the plan
             self._write(
                 f"{head} {self.names.get(job, rule)}{took}; {elapsed} elapsed, {self.progress.rest()}"
                 f"{self.progress.counts()}"
