@@ -10,8 +10,9 @@ import pytest
 
 from redraft.analysis.cost import campaign_cost as cost
 from redraft.analysis.cost import cost_text
+from redraft.analysis.cost.hour_estimates import Estimates
 from redraft.cli.app import main
-from redraft.config import Experiments, run_fingerprint
+from redraft.config import Experiments, InProcessEngine, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
@@ -116,6 +117,17 @@ def test_storage_follows_from_parameters_and_the_paper_s_token_counts(costs):
     assert line.rollouts == pytest.approx(90 * 8192 * length * 8 * SEEDS)
     assert line.drafts == pytest.approx(6144 * 8 * length * 12), "the last visit's"
     assert costs["8b-grpo-vanilla"].drafts == 0
+
+
+def test_a_kept_policy_of_the_in_process_trainer_has_the_precision_of_its_rollouts(experiments):
+    cell, rules = (
+        experiments.cell("spec_rl/grpo-vanilla"),
+        Estimates.of(experiments, "spec_rl", experiments.preset("paper")),
+    )
+    run = experiments.run(cell.id, 0, "paper")
+    engines = (InProcessEngine(), InProcessEngine(dtype="bfloat16"))
+    whole, half = (rules.storage(cell, run.model_copy(update={"engine": engine}), 1)[0] for engine in engines)
+    assert whole == 2 * half > 0
 
 
 def test_a_draft_is_as_large_as_the_top_distribution_that_is_kept_with_it(experiments, costs, tmp_path):

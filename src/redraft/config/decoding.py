@@ -22,9 +22,6 @@ class Plain(Config):
     """Required capabilities of the engine."""
 
 
-MARGIN = 0.05
-
-
 class Speculation(Config):
     """Speculative decoding: a drafter proposes tokens, and the policy verifies them exactly."""
 
@@ -75,7 +72,7 @@ class SelfSpeculation(Speculation):
     when: Literal["always", "threshold", "roofline"] = "roofline"
     """Forward passes that speculate: all; those with at most `most_active` active responses; or those for which a
     calibrated roofline predicts a speedup (equation 3)."""
-    margin: float = Field(default=MARGIN, ge=0)
+    margin: float = Field(default=0.05, ge=0)
     """Margin by which the predicted speedup must exceed 1 (δ), for `when: roofline`."""
     draft_lengths: list[int] = Field(default=[5, 7, 9, 11], min_length=1)
     """Draft lengths in tokens, rising. A run starts with the first; a single one is constant."""
@@ -88,8 +85,8 @@ class SelfSpeculation(Speculation):
 
     @model_validator(mode="after")
     def _margin_of_a_roofline(self) -> "SelfSpeculation":
-        if self.when != "roofline" and self.margin != MARGIN:
-            raise invalid(f"margin ({self.margin:g}) has no effect with when: {self.when}", f"{MARGIN}", ("margin",))
+        if self.when != "roofline" and self.margin != type(self).model_fields["margin"].default:
+            raise invalid(f"margin ({self.margin:g}) has no effect with when: {self.when}", "the default", ("margin",))
         return self
 
 

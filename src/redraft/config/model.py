@@ -9,8 +9,6 @@ from redraft.config.base import HUB_ID, LARGEST_SEED, MOST_ROWS, Config, InnerPa
 from redraft.config.generated import BETWEEN_BLOCKS, ArithmeticProblems
 from redraft.config.gym import GymProblems
 
-ERROR_SHARE = 0.05
-
 
 class WarmStart(Config):
     """Supervised training on solutions, so that the initial policy solves some problems and rewards are informative."""
@@ -21,7 +19,7 @@ class WarmStart(Config):
     """Peak learning rate of these steps, for Muon and AdamW."""
     guess_share: float = Field(default=0.2, ge=0, le=1)
     """Share of solutions that box a guess without working."""
-    error_share: float = Field(default=ERROR_SHARE, ge=0, le=1)
+    error_share: float = Field(default=0.05, ge=0, le=1)
     """Share of wrong steps in the working, which continues from the wrong value."""
     final_steps: int = Field(default=75, ge=0, le=10**7)
     """Further steps with more guesses, which lower the initial accuracy."""
@@ -42,9 +40,9 @@ class WarmStart(Config):
     @model_validator(mode="after")
     def _of_its_problems(self) -> "WarmStart":
         # By value, since a run that is read again has all fields.
-        if self.problems and (self.data != ArithmeticProblems() or self.error_share != ERROR_SHARE):
-            key = "error_share" if self.data == ArithmeticProblems() else "data"
-            raise invalid(f"{key} has no effect with problems, whose answers have no working", "the default", (key,))
+        for name in ("data", "error_share"):
+            if self.problems and getattr(self, name) != type(self).model_fields[name].default:
+                raise invalid(f"{name} has no effect with problems, whose answers have no working", "none", (name,))
         return self
 
     @field_validator("data")
