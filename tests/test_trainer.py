@@ -891,6 +891,15 @@ def test_a_diverged_update_is_not_made(quantity, tiny_model, tmp_path, monkeypat
     assert nothing_recorded(tmp_path)
 
 
+def test_a_prompt_that_is_too_long_is_refused_before_anything_is_trained(tiny_model, tmp_path):
+    run = make_run()
+    short = run.model_copy(update={"trainer": run.trainer.model_copy(update={"max_prompt_tokens": 2})})
+    with pytest.raises(UserError, match="a prompt is longer than the limit") as error:
+        train(short, tiny_model, tmp_path)
+    assert (error.value.key, error.value.value) == ("trainer.max_prompt_tokens", 2)
+    assert not (tmp_path / "steps.jsonl").exists()
+
+
 def test_a_learning_rate_that_is_far_too_high_ends_in_an_error_of_the_users(tiny_model, tmp_path):
     run = make_run()
     run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"learning_rate": 1e30})})
