@@ -269,7 +269,7 @@ def test_a_protocol_of_a_paper_whose_cells_have_that_of_their_base_is_refused(fo
     preset = folder / "experiments/presets/paper.yaml"
     preset.write_text(preset.read_text().replace("protocols: {", "protocols: {my_cells: spec_rl, "))
     with pytest.raises(UserError, match="whose protocol they have") as error:
-        of_file(folder, base="ar3po/ar3po", axes={"size": {"g16": {}}}).preset("paper")
+        of_file(folder, base="ar3po/ar3po", axes={"size": {"g16": {}}}).preset_of("paper", "my_cells/g16")
     assert (error.value.key, error.value.allowed) == ("protocols.my_cells", "protocols.ar3po")
 
 

@@ -52,15 +52,6 @@ class Experiments(PaperFiles):
                 "the name of a preset must be that of its file", file=file, key="name", value=preset.name, allowed=name
             )
         check_known(preset.protocols, self.papers, "a protocol of an unknown paper", file, "protocols")
-        for paper in preset.protocols:
-            if (home := self._home(paper)) != paper:
-                raise UserError(
-                    "all cells of this paper are variants of another paper's, whose protocol they have",
-                    file=file,
-                    key=f"protocols.{paper}",
-                    value=preset.protocols[paper],
-                    allowed=f"protocols.{home}",
-                )
         if named := [each for each in (*preset.protocols.values(), preset.probe) if each]:
             check_known(named, self.benchmark_file().protocols, "no such protocol", file, "protocol")
         # A preset with its own benchmarks is its own protocol (`Preset.protocol_of`).
@@ -97,8 +88,20 @@ class Experiments(PaperFiles):
 
         It is the protocol of the cell's home. If all grids of a paper have a base, it is that of the first base's
         paper.
+
+        Raises:
+            UserError: if the preset has another one for such a paper.
         """
-        return self.preset(preset).protocol_of(self.cell(paper).home if "/" in paper else self._home(paper))
+        of, found = paper.partition("/")[0], self.preset(preset)
+        if of in found.protocols and (home := self._home(of)) != of:
+            raise UserError(
+                "all cells of this paper are variants of another paper's, whose protocol they have",
+                file=self._preset(preset),
+                key=f"protocols.{of}",
+                value=found.protocols[of],
+                allowed=f"protocols.{home}",
+            )
+        return found.protocol_of(self.cell(paper).home if "/" in paper else self._home(paper))
 
     def _home(self, paper: str) -> str:
         """Paper of the first base if all grids of a paper have a base, else the paper itself."""
@@ -565,8 +568,8 @@ class Experiments(PaperFiles):
 
         There are two reasons. A variant may be for another preset, since all presets share one file of variants. And a
         factor of the cell may make a fraction of an integer of the preset. A fraction above 1 in a user's file may be a
-        mistake in the factor: it is an error, as is any other mistake in a cell. `Preset.lacks` has a third reason,
-        which is a mistake too in a cell of the preset's default grids.
+        mistake in the factor: it is an error, as is any other mistake in a cell. `Preset.lacks` has a third reason;
+        in a cell of the preset's default grids it is a mistake.
         """
         # All mistakes of a variant count as misfit: it was checked at its own preset when it was made.
         if cell_id.partition("/")[0] == own.OWN:
