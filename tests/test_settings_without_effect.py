@@ -39,6 +39,9 @@ def table(**column):
     ("model", "fields", "says"),
     [
         (HubProblems, HUB | {"sha256": {"tset.jsonl": HASH}}, "no file tset.jsonl is read"),
+        (HubProblems, HUB | {"sha256": {"*test*": HASH}}, "is read, so its hash would not be checked"),
+        (HubProblems, HUB | {"local": "./b.jsonl", "sha256": {"./b.jsonl": HASH}}, "no file ./b.jsonl is read"),
+        (HubProblems, HUB | {"sha256": {"b.jsonl": ""}}, "should match pattern"),
         (PretrainedModel, {"path": "/models/x", "revision": "abc"}, "a local folder has no revision"),
         (PretrainedModel, {"path": "./x", "revision": "abc"}, "a local folder has no revision"),
         (WarmStart, {"problems": GYM, "error_share": 0.5}, "error_share has no effect with problems"),
@@ -92,6 +95,14 @@ def test_a_calibration_is_of_a_model_that_the_preset_has():
     tiny = EXPERIMENTS.preset("tiny").model_dump() | {"protocol": "", "protocols": {}, "probe": ""}
     tiny["engine"] |= {"calibrations": {"qwen-typo": "c.json"}}
     with pytest.raises(ValidationError, match="the preset has no model qwen-typo"):
+        Preset.model_validate(tiny)
+
+
+@pytest.mark.parametrize("calibrations", [3, True, [{}], "abc"])
+def test_calibrations_of_a_model_that_are_no_mapping_are_one_error(calibrations):
+    tiny = EXPERIMENTS.preset("tiny").model_dump() | {"protocol": "", "protocols": {}, "probe": ""}
+    tiny["engines"] = {"qwen3-1.7b-base": {"calibrations": calibrations}}
+    with pytest.raises(ValidationError, match="valid dictionary"):
         Preset.model_validate(tiny)
 
 

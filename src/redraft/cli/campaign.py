@@ -131,7 +131,7 @@ def _print_memory(
     from redraft.config import variants
 
     cells = [cell for found in wanted(experiments, preset, targets).values() for cell in found]
-    fitting = [cell.id for cell in cells if not experiments.misfit(cell.id, preset.name)]
+    fitting = [cell.id for cell in cells if experiments.has_run(cell, preset)]
     seed = preset.seeds[0]
     rows = memory_text.memory_rows(variants.tried(experiments, cell, changes, seed, preset.name)[1] for cell in fitting)
     if as_json:

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from fnmatch import fnmatch
+from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from redraft.config.base import (
     MOST_PROBLEMS,
@@ -103,8 +104,8 @@ class HubProblems(ListedProblems):
     """Files in the repository, read in this order. A name with `*` must match exactly one file."""
     local: InnerPath | None = None
     """File with the same columns that is read instead if it is in the folder of local copies."""
-    sha256: dict[str, str] = {}
-    """Required SHA-256 hashes by file name; other files are not checked."""
+    sha256: dict[str, Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]] = {}
+    """Required SHA-256 hashes by file name, without `*`; other files are not checked."""
     size: int = Field(ge=1, le=MOST_PROBLEMS)
     """Number of problems that are used, from the first one after `skip`."""
     of: int | None = Field(default=None, ge=1, le=MOST_PROBLEMS)
@@ -120,7 +121,8 @@ class HubProblems(ListedProblems):
         if self.rows < self.skip + self.size:
             raise invalid(f"skip and size ({self.skip} + {self.size}) must not exceed of ({self.of})", at=("size",))
         for name in self.sha256:
-            if name != self.local and not any(fnmatch(name, pattern) for pattern in self.files):
+            local = self.local and PurePosixPath(self.local).as_posix()  # as its hash is looked up
+            if "*" in name or (name != local and not any(fnmatch(name, pattern) for pattern in self.files)):
                 read = ", ".join([*self.files, *([self.local] if self.local else [])])
                 raise invalid(f"no file {name} is read, so its hash would not be checked", read, ("sha256", name))
         return self

@@ -110,7 +110,9 @@ class PretrainedModel(FoundModel):
     @model_validator(mode="after")
     def _revision_of_a_hub(self) -> "PretrainedModel":
         if self.revision is not None and not re.match(HUB_ID, self.path):
-            raise invalid("a local folder has no revision", "none", ("revision",), value=self.revision)
+            raise invalid(
+                "a local folder has no revision", "null, or a hub id as path", ("revision",), value=self.revision
+            )
         return self
 
 

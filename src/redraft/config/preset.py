@@ -141,17 +141,6 @@ class Preset(Config):
         return seeds
 
     @model_validator(mode="after")
-    def _calibrated_models(self) -> "Preset":
-        named: dict[tuple[str, ...], dict[str, str]] = {("engine",): getattr(self.engine, "calibrations", {})}
-        named |= {("engines", role): fields.get("calibrations") or {} for role, fields in self.engines.items()}
-        for at, calibrations in named.items():
-            for role in calibrations:
-                if role not in self.models:
-                    known = similar(role, self.models)
-                    raise invalid(f"the preset has no model {role}", known, (*at, "calibrations", role), value=role)
-        return self
-
-    @model_validator(mode="after")
     def _engines(self) -> "Preset":
         for role, fields in self.engines.items():
             if role not in self.models:
@@ -172,6 +161,18 @@ class Preset(Config):
                 found = error.errors()[0]
                 at = (*found.get("ctx", {}).get("at", ()), *found["loc"])
                 raise invalid(found["msg"], "", ("engines", role, *at), value=found["input"]) from None
+        return self
+
+    @model_validator(mode="after")
+    def _calibrated_models(self) -> "Preset":
+        # After `_engines`, which has checked the types of their fields.
+        named: dict[tuple[str, ...], dict[str, str]] = {("engine",): getattr(self.engine, "calibrations", {})}
+        named |= {("engines", role): fields.get("calibrations") or {} for role, fields in self.engines.items()}
+        for at, calibrations in named.items():
+            for role in calibrations:
+                if role not in self.models:
+                    known = similar(role, self.models)
+                    raise invalid(f"the preset has no model {role}", known, (*at, "calibrations", role), value=role)
         return self
 
     @model_validator(mode="after")
