@@ -304,6 +304,30 @@ def test_published_results_are_checked_when_they_are_read(place, mistake):
     assert "no published results" in mistake(place, "report", "results/reference/smoke")
 
 
+def test_published_tables_claims_and_headlines_are_made_again(place, mistake, capsys):
+    folder, layout = REFERENCE / "smoke", Layout("smoke", REFERENCE)
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    pages = [Path("results/README.md"), Path("README.md")]
+    page.write_page(REFERENCE, pages[0])
+    page.write_summary(REFERENCE, pages[1])
+    shown = [file.read_text() for file in pages]
+    record, table = record_file(layout, "spec_rl"), layout.table("spec_rl", 1).with_suffix(".csv")
+    table.write_text(table.read_text() + table.read_text().splitlines()[-1] + "\n")
+    content = json.loads(record.read_text())
+    content["sha256"][table.relative_to(folder).as_posix()] = sha256(table)
+    write_json(record, content | {"headlines": [], "claims": {}})
+    old = record.read_bytes()
+    main_ended(["report", str(folder), "--output", "out"])
+    assert "another tables/spec_rl/table01.csv" in " ".join(capsys.readouterr().err.split())
+    assert record.read_bytes() == old
+    main_ended(["report", str(folder), "--output", "out", "--update"])
+    assert "replaced the tables and claims" in capsys.readouterr().out
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+    assert [file.read_text() for file in pages] == shown
+    shutil.copytree(folder, "copy/smoke")
+    assert "for results published here" in mistake(place, "report", "copy/smoke", "--update")
+
+
 def test_results_unpacked_for_a_report_are_not_damaged_checked_or_packed_with_responses(
     place, mistake, monkeypatch, capsys
 ):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.analysis.data.timing import TimingSpread
+from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures.view import Axis
 from redraft.analysis.pages.forest import claim_plot, headline_plot
 from redraft.analysis.pages.headline import HeadlineNumber, in_form, interval, number, points
@@ -32,7 +32,13 @@ RATIO = {
 }
 
 
-def made(folder, form="percent fewer", column="tokens", uneven=None, **changed):
+def timed(factor):
+    """Two runs with equal work, the other of which took so many times as long."""
+    steps = pd.DataFrame({"cell": ["c", "d"], "seed": 0, "step": 0, "epoch": 0, "tokens_decoded": 9})
+    return Runs(pd.DataFrame(), steps.assign(**{"seconds.rollout": [1.0, factor]}), pd.DataFrame())
+
+
+def made(folder, form="percent fewer", column="tokens", uneven=1.0, **changed):
     """The point of one headline on a made-up table, which has the baseline's row and that of the cell."""
     layout = Layout("tiny", folder)
     cell = (
@@ -54,7 +60,7 @@ def made(folder, form="percent fewer", column="tokens", uneven=None, **changed):
     record_derived(file.parent, [file])
     declared = Experiments().tables("spec_rl").tables[0]
     headline = Headline(table=1, cell="c", column=column, form=form, words="It decodes {} fewer", short="tokens")
-    return points(layout, "p", [headline], [declared.model_copy(update={"columns": []})], uneven)[0]
+    return points(layout, "p", [headline], [declared.model_copy(update={"columns": []})], timed(uneven))[0]
 
 
 def test_of_several_rows_of_a_cell_the_last_one_is_shown(tmp_path):
@@ -66,7 +72,7 @@ def test_of_several_rows_of_a_cell_the_last_one_is_shown(tmp_path):
     record_derived(file.parent, [file])
     headline = Headline(table=1, cell="c", column="tokens", form="percent fewer", words="It decodes {}", short="tokens")
     declared = Experiments().tables("spec_rl").tables[0].model_copy(update={"columns": []})
-    assert points(Layout("tiny", tmp_path), "p", [headline], [declared], None)[0].mean == 75
+    assert points(Layout("tiny", tmp_path), "p", [headline], [declared], timed(1.0))[0].mean == 75
 
 
 def test_only_a_finding_against_the_paper_names_what_explains_it(tmp_path, monkeypatch):
@@ -163,7 +169,7 @@ def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding
             "open",
         ),
         (
-            {"verdict": "not decided", "column": "rollout_seconds", "uneven": TimingSpread(3, 1.1, 1.64)},
+            {"verdict": "not decided", "column": "rollout_seconds", "uneven": 1.64},
             "not judged: runs with equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
@@ -171,19 +177,19 @@ def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding
             {
                 "verdict": "not comparable",
                 "column": "rollout_seconds",
-                "uneven": TimingSpread(3, 1.1, 1.64),
+                "uneven": 1.64,
                 "p_corrected": math.nan,
             },
             "not judged: runs with equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
-        ({"verdict": "agrees", "uneven": TimingSpread(3, 1.1, 1.64)}, "agrees with the paper.", "yes"),
+        ({"verdict": "agrees", "uneven": 1.64}, "agrees with the paper.", "yes"),
         (
             {
                 "verdict": "not comparable",
                 "column": "tokens_decoded",
                 "reported": math.nan,
-                "uneven": TimingSpread(3, 1.1, 1.64),
+                "uneven": 1.64,
             },
             "an effect with 3 seeds; no paper has a comparable number.",
             "yes",

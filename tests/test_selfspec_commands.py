@@ -260,6 +260,11 @@ MISTAKES = {
     "a draft longer than any run has": ((*SIMULATE, "--gamma", "7,65"), ["--gamma", "1 to 64"]),
     "a ladder by position": ((*SIMULATE, "--gamma", "5,7", "--alpha", "0:0.9,9:0.8"), ["one acceptance for all"]),
     "a last acceptance without a ladder": ((*SIMULATE, "--last-alpha", "0.9"), ["--last-alpha", "several", "--gamma"]),
+    "rollouts without a ladder": ((*SIMULATE, "--rollouts", "9"), ["--rollouts", "no effect", "--gamma"]),
+    "responses beside a file": (
+        (*SIMULATE[:3], "lengths.txt", "--responses", "9"),
+        ["--responses", "no effect", "quantiles", "--lengths"],
+    ),
     "a last acceptance above 1": ((*SIMULATE, "--gamma", "5,7", "--last-alpha", "2"), ["--last-alpha", "0 to 1"]),
     "a model that is not covered": ((*SIMULATE, "--model", "moe.json"), ["mixture of experts", "num_experts"]),
 }

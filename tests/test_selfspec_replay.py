@@ -221,6 +221,10 @@ def test_the_command_prints_a_run_and_its_replay(tmp_path, capsys):
     out = capsys.readouterr().out
     row = out.splitlines()[1].split()
     assert row[5] == "5"
+    with pytest.raises(SystemExit) as end:
+        main(["replay", str(file), "--calibration", str(tmp_path / "a100.json"), "--threshold", "20"])
+    assert end.value.code == 2
+    assert "without --calibration" in capsys.readouterr().err
     assert Roofline(QWEN, 5, None).pays(int(row[6]), 300 + int(row[7]))
     assert not Roofline(QWEN, 5, None).pays(int(row[6]) + 1, 300 + int(row[7]) - 1)
     assert max(map(len, out.splitlines())) <= 80

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.timing import first_epoch_spread
+from redraft.analysis.data.timing import first_epoch_spread, timed_unevenly
 
 
 def runs(*lines):
@@ -33,6 +33,18 @@ def test_runs_that_decode_the_same_in_the_first_epoch_are_compared():
 def test_runs_of_other_seeds_or_other_tokens_are_not():
     assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 1, 0, 0, 10, 9.0))) is None
     assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0))) is None
+
+
+def test_the_times_of_two_cells_are_judged_by_their_own_runs():
+    """Cells a and b agree, c took twice as long; d did no equal work, so all runs tell how evenly they were timed."""
+    even = [(cell, 0, 0, 0, 10, seconds) for cell, seconds in (("a", 1.0), ("b", 1.1), ("c", 2.0))]
+    of_runs = runs(*even, ("d", 0, 0, 0, 9, 1.0))
+    budget = "at_equal:seconds.total:a+b+c:accuracy:all"
+    assert timed_unevenly(of_runs, ["a", "b"]) is None
+    assert timed_unevenly(of_runs, ["a", "b"], ["seconds.total"]) is None
+    for cells, quantities in ((["a", "c"], []), (["a", "d"], []), (["d"], []), (["a", "b"], [budget])):
+        assert timed_unevenly(of_runs, cells, quantities).largest == pytest.approx(2.0), (cells, quantities)
+    assert timed_unevenly(runs(*even[:2]), ["a", "d"]) is None
 
 
 def test_runs_that_speculated_do_other_work_for_equal_tokens():

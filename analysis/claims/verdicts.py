@@ -196,7 +196,8 @@ def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> tuple[str, str]
         return "scale", f"not measured here: {claim.test.because}"
     if claim.scale == "paper" and not paper_scale:
         return "scale", "only runs at the paper's scale can decide this"
-    if any(map(is_timed, quantities_of(claim.test))) and (uneven := timed_unevenly(runs)):
+    quantities = quantities_of(claim.test)
+    if any(map(is_timed, quantities)) and (uneven := timed_unevenly(runs, cells_of(claim.test), quantities)):
         uneven_text = f"equal work took up to {uneven.largest:.2f} times as long in another run"
         return "times", f"times cannot be compared: {uneven_text}"
     return None

@@ -5,7 +5,7 @@ runs that decode the same tokens there do the same work, whatever their method, 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,7 +17,7 @@ from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.reported_tables import ReportedTable
 from redraft.analysis.data.statistics import PAIRINGS
 from redraft.config import Clock, Reported, ReportedTimes
-from redraft.config.quantities import SECONDS, SPEEDUP
+from redraft.config.quantities import AT_EQUAL, SECONDS, SPEEDUP
 from redraft.errors import UserError
 
 
@@ -145,21 +145,13 @@ LEARNING = ("seconds.update_actor", "seconds.old_log_probs")
 
 
 @lru_cache(maxsize=4)
-def first_epoch_spread(runs: Runs) -> TimingSpread | None:
-    """Compare the rollout seconds of the first epoch between runs of one seed that decoded the same in each step of it.
-
-    Runs that speculated take fewer passes for equal tokens, as when all responses are truncated. So they are compared
-    by the seconds of the update and of the log-probabilities before it, with all runs that also trained on as many
-    rollouts.
-
-    Returns:
-        None where no two runs did the same work.
-    """
+def _first_epochs(runs: Runs) -> pd.DataFrame:
+    """Work and seconds of the first epoch of each run, by cell and seed."""
     first = runs.steps[runs.steps["epoch"] == 0].sort_values("step")
     passes = first["speculated_passes"].fillna(0) if "speculated_passes" in first else 0
     learning = first[[name for name in LEARNING if name in first]].sum(axis=1, skipna=False)
     trained = first.get("trained_rollouts", 0)
-    work = (
+    return (
         first.assign(passes=passes, learning=learning, trained=trained)
         .groupby(["cell", "seed"])
         .agg(
@@ -170,7 +162,26 @@ def first_epoch_spread(runs: Runs) -> TimingSpread | None:
             speculates=("passes", "max"),
         )
     )
-    spread = []
+
+
+@lru_cache(maxsize=64)
+def first_epoch_spread(runs: Runs, cells: frozenset[str] | None = None) -> TimingSpread | None:
+    """Compare the rollout seconds of the first epoch between runs of one seed that decoded the same in each step of it.
+
+    Runs that speculated take fewer passes for equal tokens, as when all responses are truncated. So they are compared
+    by the seconds of the update and of the log-probabilities before it, with all runs that also trained on as many
+    rollouts.
+
+    Args:
+        runs: of a paper.
+        cells: whose runs are compared; all if None.
+
+    Returns:
+        None where no two runs did the same work.
+    """
+    work, spread = _first_epochs(runs), []
+    if cells is not None:
+        work = work[work.index.get_level_values("cell").isin(cells)]
     # Equal in every step and of one seed, which is the same work; an equal sum may be of other steps.
     for _, part in work.groupby(["seed", "tokens"]):
         ratios = [_ratio(part.loc[part["speculates"] == 0, "rollout"])]
@@ -192,10 +203,21 @@ def _ratio(seconds: pd.Series) -> float:
     return float(seconds.max() / seconds.min()) if seconds.min() > 0 else math.inf
 
 
-def timed_unevenly(runs: Runs) -> TimingSpread | None:
-    """The agreement of the runs' seconds if it is too bad for a verdict on any; else None."""
-    agreement = first_epoch_spread(runs)
-    return agreement if agreement and not agreement.comparable else None
+def timed_unevenly(runs: Runs, cells: Iterable[str], quantities: Iterable[str] = ()) -> TimingSpread | None:
+    """The spread of the seconds of equal work if it is too large for a verdict on the times of some cells; else None.
+
+    The runs of those cells decide. Where no two of them did equal work, as one cell beside the paper's seconds, all
+    runs of the paper do: they tell how evenly the machine ran.
+
+    Args:
+        runs: of a paper.
+        cells: whose times are compared.
+        quantities: what is asked of them; an accuracy at equal seconds is about all cells that it names.
+    """
+    budgets = [name.removeprefix(AT_EQUAL).split(":")[1] for name in quantities if name.startswith(AT_EQUAL)]
+    compared = frozenset([*cells, *(cell for named in budgets for cell in named.split("+"))])
+    spread = first_epoch_spread(runs, compared) or first_epoch_spread(runs)
+    return spread if spread and not spread.comparable else None
 
 
 def is_timed(quantity: str) -> bool:

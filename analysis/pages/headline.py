@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.statistics import KEPT, LEVEL, GainKept
-from redraft.analysis.data.timing import TimingSpread, is_timed
+from redraft.analysis.data.timing import TimingSpread, is_timed, timed_unevenly
 from redraft.analysis.tables.cell_verdicts import (
     AGREES,
     BASELINE,
@@ -22,7 +23,8 @@ from redraft.analysis.tables.cell_verdicts import (
     UNEVEN,
 )
 from redraft.analysis.tables.files import read_table
-from redraft.config import Headline, Table, TargetTable
+from redraft.config import BudgetTable, Headline, Table, TargetTable
+from redraft.config.tables import TableOfCells
 from redraft.layout import Layout
 from redraft.messages import counted
 
@@ -71,7 +73,7 @@ def points(
     paper: str,
     headlines: Sequence[Headline],
     tables: Sequence[Table],
-    uneven: TimingSpread | None,
+    runs: Runs,
     read: Callable[[Path], pd.DataFrame] = read_table,
 ) -> list[HeadlineNumber]:
     """The numbers of a paper's declared headlines, in their order.
@@ -80,7 +82,7 @@ def points(
         layout: results, or published ones.
         paper: folder of the paper.
         headlines, tables: declarations of the paper.
-        uneven: spread of times of equal work; None if it is small enough for verdicts about time.
+        runs: collected ones of the paper, whose times of equal work decide whether times are judged.
         read: reads a table by its name without a suffix.
     """
     declared, found = {table.number: table for table in tables}, []
@@ -98,11 +100,11 @@ def points(
             )
         else:
             # The last of the cell's rows, for which headlines are worded.
-            found.append(_point(headline, compared.iloc[-1], declared[headline.table], uneven))
+            found.append(_point(headline, compared.iloc[-1], declared[headline.table], runs))
     return found
 
 
-def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpread | None) -> HeadlineNumber:
+def _point(headline: Headline, cell: pd.Series, table: Table, runs: Runs) -> HeadlineNumber:
     # The larger the ratio, the fewer percent are saved.
     ends = ("high", "low") if headline.form == "percent fewer" else ("low", "high")
     mean, low, high, reported = (in_form(cell[name], headline.form) for name in ("reproduced", *ends, "reported"))
@@ -112,7 +114,8 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpre
     if headline.form == "points" and math.isfinite(cell["baseline_gain"]):
         kept = GainKept(*cell[list(KEPT)]).text.replace("-", MINUS).replace(" %", UNIT["percent fewer"])
         sentence += f"; the method keeps {kept}"
-    words = f"{sentence}: {verdict_words(cell, uneven if timed else None)}."
+    uneven = timed_unevenly(runs, _compared(headline, table)) if timed else None
+    words = f"{sentence}: {verdict_words(cell, uneven)}."
     verdict = cell["verdict"]
     effect = verdict in (AGREES, "same direction") or (verdict == NOT_COMPARABLE and cell["p_corrected"] <= LEVEL)
     finding = "yes" if effect else "no" if verdict in (DIFFERS, "opposite direction") else "open"
@@ -130,6 +133,15 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpre
         finding,
         headline.see.model_dump() if headline.see and finding == "no" else {},
     )
+
+
+def _compared(headline: Headline, table: Table) -> list[str]:
+    """The cells whose runs a headline number compares; of a table of budgets all, since all set the equal budget."""
+    if isinstance(table, BudgetTable):
+        return table.cells
+    if not isinstance(table, TableOfCells):
+        return [headline.cell]
+    return [headline.cell, *(row.baseline or table.baseline for row in table.rows if row.cell == headline.cell)]
 
 
 def _sentence(headline: Headline, mean: float, low: float, high: float, reported: float) -> str:
@@ -180,7 +192,7 @@ def interval(low: float, high: float, form: str) -> str:
 
 
 def verdict_words(cell: pd.Series, uneven: TimingSpread | None) -> str:
-    """The verdict on a table's cell as the end of a sentence; `uneven` as in `points`, for times."""
+    """The verdict on a table's cell as the end of a sentence; `uneven`: spread of times that cannot be judged."""
     verdict, seeds = cell["verdict"], int(cell["n_seeds"])
     several = counted(seeds, "seed")
     # Also where the paper gives no number: the effect itself is one of times.

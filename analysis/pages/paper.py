@@ -14,7 +14,7 @@ from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN, REASONS, REP
 from redraft.analysis.data import evaluation
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import RECORD
-from redraft.analysis.data.timing import TimingSpread, first_epoch_spread, timed_unevenly
+from redraft.analysis.data.timing import TimingSpread, first_epoch_spread
 from redraft.analysis.data.words import THEMES
 from redraft.analysis.figures.figure_parts import unsampled_benchmarks
 from redraft.analysis.pages import headline
@@ -161,9 +161,8 @@ class Paper:
     def points(self) -> list[headline.HeadlineNumber]:
         """Headline numbers."""
         declared = self.experiments.tables(self.name)
-        uneven = timed_unevenly(self.runs)
         made = [each for each in declared.headlines if self._is_made(self.layout.table(self.name, each.table))]
-        return headline.points(self.layout, self.name, made, declared.tables, uneven)
+        return headline.points(self.layout, self.name, made, declared.tables, self.runs)
 
     def _is_made(self, stem: Path) -> bool:
         """False for a table or figure that published results lack, since it was declared later."""

@@ -7,13 +7,14 @@ from typing import Any
 
 from redraft.analysis.claims.files import judged
 from redraft.analysis.data.measured import RECORD, Measured
-from redraft.analysis.data.timing import timed_unevenly
 from redraft.analysis.pages import headline
 from redraft.analysis.pages.claims_page import CLAIMS, counts
 from redraft.analysis.pages.run_pages import RunView, views
 from redraft.analysis.reference.packs import name_of, write_pack
 from redraft.analysis.reference.published import (
+    AGAIN,
     PUBLISHED,
+    Published,
     files_of,
     published_content,
     published_name,
@@ -114,6 +115,32 @@ def _check(layout: Layout, paper: str, runs: Iterable[RunView]) -> None:
         check_code(run)
 
 
+def publish_again(published: Published, paper: str, layout: Layout) -> None:
+    """Replace a paper's published tables, claims and headline numbers by those made again from its collected runs.
+
+    Args:
+        published: published results.
+        paper: folder of the paper.
+        layout: what `reopening.reopen` made of them.
+    """
+    target, record = published.layout, published.records[paper]
+    made = [*_of(layout.tables(paper), TABLES), *_with_hash(layout.claims(paper))]
+    files = {path.relative_to(layout.folder).as_posix(): path for path in made}
+    kept = {name: digest for name, digest in record["sha256"].items() if Path(name).parts[0] not in AGAIN}
+    for name in record["sha256"].keys() - kept:
+        (target.folder / name).unlink()
+    for name, path in files.items():
+        write_atomically(target.folder / name, published_content(name, path))
+    declared, runs = Experiments().tables(paper), Measured.load(layout.collected(paper)).runs
+    claims = read_with_hash(layout.claims(paper), CLAIMS) if layout.claims(paper).exists() else []
+    changed = {
+        "headlines": headline.as_data(headline.points(layout, paper, declared.headlines, declared.tables, runs)),
+        "claims": counts(claims),
+        "sha256": dict(sorted((kept | {name: sha256(target.folder / name) for name in files}).items())),
+    }
+    write_json(record_file(target, paper), {**record, **changed})
+
+
 def check_code(run: RunView) -> None:
     """Raise a UserError if no commit names the code of a run."""
     git = run.manifest["git"]
@@ -132,8 +159,8 @@ def _record(
 ) -> dict[str, Any]:
     """What a campaign was: code, cells, cost, machines and versions; and its headlines and verdicts."""
     manifests, preset = [run.manifest for run in runs], experiments.preset(layout.preset)
-    declared, uneven = experiments.tables(paper), timed_unevenly(measured.runs)
-    points = headline.points(layout, paper, declared.headlines, declared.tables, uneven)
+    declared = experiments.tables(paper)
+    points = headline.points(layout, paper, declared.headlines, declared.tables, measured.runs)
     claims = read_with_hash(layout.claims(paper), CLAIMS) if layout.claims(paper).exists() else []
     cells: dict[str, list[int]] = {}
     for run in sorted(runs, key=lambda run: run.seed):

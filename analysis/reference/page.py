@@ -10,7 +10,6 @@ import pandas as pd
 
 from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN
 from redraft.analysis.data.measured import Measured
-from redraft.analysis.data.timing import timed_unevenly
 from redraft.analysis.data.words import with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, about_text, seen_text
 from redraft.analysis.pages.headline import HeadlineNumber, directed, points
@@ -66,12 +65,11 @@ def write_summary(root: Path, page: Path) -> None:
 def _headlines(published: Published, paper: str, experiments: Experiments) -> list[HeadlineNumber]:
     """The headline numbers of a paper's published tables, in today's words."""
     declared = experiments.tables(paper)
-    uneven = timed_unevenly(Measured.load(published.layout.collected(paper)).runs)
-    layout = published.layout
+    layout, runs = published.layout, Measured.load(published.layout.collected(paper)).runs
     # Published results lack a table that was declared later.
     made = [each for each in declared.headlines if layout.table(paper, each.table).with_suffix(".csv").exists()]
     # The hashes of published tables are in the paper's record, which has been checked.
-    return points(layout, paper, made, declared.tables, uneven, read=lambda stem: read_cells(stem.with_suffix(".csv")))
+    return points(layout, paper, made, declared.tables, runs, read=lambda stem: read_cells(stem.with_suffix(".csv")))
 
 
 def _summary_row(heading: str, number: HeadlineNumber) -> dict[str, str]:

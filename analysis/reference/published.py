@@ -130,6 +130,8 @@ def files_of(layout: Layout, paper: str) -> set[str]:
 
 PACKS = ("runs", "samples")
 """Folders of packs."""
+AGAIN = ("tables", "claims")
+"""Folders of files that follow from the collected runs, and are made again for a report."""
 
 
 def record_file(layout: Layout, paper: str) -> Path:

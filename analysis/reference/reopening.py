@@ -13,7 +13,16 @@ from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.measured import RECORD
 from redraft.analysis.data.statistics import ROUNDING
 from redraft.analysis.pages.report_pages import report
-from redraft.analysis.reference.published import PACKS, Published, inside, original, published_csv, read_runs, runs_file
+from redraft.analysis.reference.published import (
+    AGAIN,
+    PACKS,
+    Published,
+    inside,
+    original,
+    published_csv,
+    read_runs,
+    runs_file,
+)
 from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
 from redraft.errors import UserError
@@ -69,8 +78,6 @@ def _write(layout: Layout, published: Published, papers: list[str]) -> None:
     report(layout.preset, papers)
 
 
-AGAIN = ("tables", "claims")
-"""Folders of files that are made again."""
 TOLERANCE = 1e-9
 """Largest relative difference of equal numbers."""
 DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+(e[+-][0-9]+)?|-?[0-9]+e[+-][0-9]+")

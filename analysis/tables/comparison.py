@@ -401,8 +401,13 @@ def comparisons(cells: Iterable[TableCell], source: TableSource) -> Iterator[tup
     Seconds are not tested where equal work took unequal time.
     """
     for cell in cells:
-        if cell.compared and not (cell.timed and timed_unevenly(source.measured.runs)):
+        if cell.compared and not _timed_unevenly(cell, source):
             yield cell.values, cell.neutral, cell.is_ratio
+
+
+def _timed_unevenly(cell: TableCell, source: TableSource) -> bool:
+    """True for a cell of times that cannot be compared."""
+    return cell.timed and timed_unevenly(source.measured.runs, cell.cells, [cell.column.quantity]) is not None
 
 
 def _mean_of(cells: list[TableCell]) -> TableCell:
@@ -491,7 +496,7 @@ def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
         return result
     if cell.bound:
         return INCONCLUSIVE
-    if cell.timed and timed_unevenly(source.measured.runs):
+    if _timed_unevenly(cell, source):
         return UNEVEN
     # Without a corrected p-value it is not tested: before the first look of a sequential campaign, or if it was
     # declared after the family was corrected.

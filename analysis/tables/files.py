@@ -84,7 +84,7 @@ def _sheet(table: Table, source: TableSource, families: Families) -> Sheet:
     whole = expand(table, resolved.benchmarks, resolved.reported, resolved.preset)
     cells = make_table(whole, source, families)
     if isinstance(whole, BudgetTable):
-        found = budget_verdicts(whole, cells, bool(timed_unevenly(source.measured.runs)))
+        found = budget_verdicts(whole, cells, bool(timed_unevenly(source.measured.runs, whole.cells)))
         whole = whole.model_copy(update={"note": " ".join([*found, whole.note]).strip()})
     return Sheet(whole, whole.columns, cells, resolved.stand_in)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,11 +17,16 @@ from redraft.messages import echo
 if TYPE_CHECKING:
     from redraft.analysis.reference.checking import Comparison
     from redraft.analysis.reference.numbers import ComparedNumber
+    from redraft.layout import Layout
 
 WORDS = {"agrees": "agree", "differs": "differ", "not comparable": "not comparable"}
 """Outcomes of several."""
 SHOWN = 20
 """Differing runs and numbers of a paper that are printed; `--wide` and `--json` print all."""
+
+
+PAGES = (Path("results/README.md"), Path("README.md"))
+"""Pages that show published results: all of them, and a summary."""
 
 
 def publish(
@@ -39,12 +45,11 @@ def publish(
 
     require("results")
     Experiments().cell_file(paper)  # before files of a paper that there is not
-    pages = (REFERENCE.parent / "README.md", Path("README.md"))
-    for page in pages:
+    for page in PAGES:
         require_marks(page)
     record = pack(Layout(preset), paper, Layout(preset, REFERENCE), archives)
-    write_page(REFERENCE, pages[0])
-    write_summary(REFERENCE, pages[1])
+    write_page(REFERENCE, PAGES[0])
+    write_summary(REFERENCE, PAGES[1])
     runs, size = sum(map(len, record["cells"].values())), sum(f.stat().st_size for f in REFERENCE.rglob("*"))
     echo(f"{paper}: {runs} runs published; all of {REFERENCE}: {size / 1e6:.1f} MB")
     echo(f"archive: {archives / record['archive']['file']}, {record['archive']['bytes'] / 1e6:.0f} MB")
@@ -55,17 +60,43 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="Folder in which results/PRESET is made; build/report/PRESET if empty.")
     ] = None,
+    update: Annotated[
+        bool, typer.Option(help="Replace the published tables and claims by those made again, and update both pages.")
+    ] = False,
 ) -> None:
     """Write the report of published results, from their collected runs; tables and claims are made again."""
+    from redraft.analysis.reference.page import require_marks
+    from redraft.analysis.reference.published import REFERENCE
     from redraft.analysis.reference.reopening import reopen
 
+    if update:
+        if folder.resolve().parent != REFERENCE.resolve():
+            raise UserError("`--update` is for results published here", file=folder, allowed=f"{REFERENCE}/PRESET")
+        for page in PAGES:
+            require_marks(page)
     layout, differing = reopen(folder, output or Path("build/report") / folder.resolve().name)
     for paper, files in differing.items():
         for file in files:
             echo(filled(f"warning: {paper}: this version makes another {file} than the published one", "  "), err=True)
     if not any(differing.values()):
         echo("tables and claims made again: equal to the published ones")
+    if update:
+        _update(folder, layout, differing)
     echo(f"open {layout.report}; `redraft claims` and `redraft results` work in {layout.root.parent}")
+
+
+def _update(folder: Path, layout: "Layout", papers: Iterable[str]) -> None:
+    """Replace published tables and claims by those made again, and write the pages that show them."""
+    from redraft.analysis.reference.packing import publish_again
+    from redraft.analysis.reference.page import write_page, write_summary
+    from redraft.analysis.reference.published import REFERENCE, Published
+
+    published = Published.read(folder)
+    for paper in papers:
+        publish_again(published, paper, layout)
+    write_page(REFERENCE, PAGES[0])
+    write_summary(REFERENCE, PAGES[1])
+    echo(f"replaced the tables and claims of {folder}, and updated {PAGES[0]} and {PAGES[1]}")
 
 
 def check(

@@ -135,14 +135,16 @@ def simulate(
         ),
     ] = "0.95",
     model: Annotated[Path | None, typer.Option(help="Folder or config.json of another model.")] = None,
-    responses: Annotated[int, typer.Option(help="Responses of a rollout, if lengths are quantiles.", min=2)] = 1024,
+    responses: Annotated[
+        int | None, typer.Option(help="Responses of a rollout, if lengths are quantiles; 1024 if empty.", min=2)
+    ] = None,
     engines: Annotated[int, typer.Option(help="Engines that share a rollout.", min=1)] = 1,
     slots: Annotated[int, typer.Option(help="Responses that an engine decodes at once.", min=1)] = 256,
     prompt: Annotated[float, typer.Option(help="Mean prompt length in tokens.", min=0)] = 200,
     threshold: Annotated[
         int, typer.Option(help="Largest number of active responses at which the toggle `threshold` is on.", min=1)
     ] = 32,
-    rollouts: Annotated[int, typer.Option(help="Number of rollouts of a ladder.", min=1)] = 20,
+    rollouts: Annotated[int | None, typer.Option(help="Number of rollouts of a ladder; 20 if empty.", min=1)] = None,
     last_alpha: Annotated[float | None, typer.Option(help="Acceptance probability in the last rollout.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -169,9 +171,12 @@ def replay(
         Path | None, typer.Option(help="File of a roofline, which then decides instead of the threshold.")
     ] = None,
     threshold: Annotated[
-        int,
-        typer.Option(help="Largest number of active responses at which speculation is on, without a roofline.", min=1),
-    ] = 32,
+        int | None,
+        typer.Option(
+            help="Largest number of active responses at which speculation is on, without a roofline; 32 if empty.",
+            min=1,
+        ),
+    ] = None,
     ramp: Annotated[int, typer.Option(help="Number of active responses that must be exceeded first.", min=0)] = 32,
     as_json: AsJson = False,
 ) -> None:

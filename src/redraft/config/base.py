@@ -143,6 +143,15 @@ class Config(BaseModel):
 
     # pragma: no mutate end
 
+    def without_effect(self, names: Iterable[str], because: str) -> None:
+        """Raise a ValueError if a field has another value than its default where none has an effect.
+
+        By value, and not by the fields that were given, since a run that is read again has all of them.
+        """
+        for name in names:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise invalid(f"{name} ({value}) has no effect {because}", "the default", (name,))
+
 
 def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:
     """Fields of a model that differ from their defaults and its `first_defaults`, and its `kind` in any case."""

@@ -31,7 +31,7 @@ class Speculation(Config):
     most_active: int | None = Field(default=None, ge=1)
     """Active responses up to which `when: threshold` speculates."""
     ramp: int = Field(default=32, ge=0)
-    """Active responses that a rollout must have exceeded once before it speculates; ignored for `when: always`."""
+    """Active responses that a rollout must have exceeded once before it speculates; not with `when: always`."""
     draft_lengths: list[int] = Field(default=[8], min_length=1)
     """Draft lengths in tokens, rising. A run starts with the first; a single one is constant."""
     raise_at: float = Field(default=0.94, ge=0, le=1)
@@ -59,6 +59,10 @@ class Speculation(Config):
         # At equal thresholds one acceptance would count as high and as low.
         if self.lower_at >= self.raise_at:
             raise invalid(f"lower_at ({self.lower_at}) must be below raise_at ({self.raise_at})", at=("lower_at",))
+        if self.when == "always":
+            self.without_effect(["ramp"], "with when: always")
+        if len(self.draft_lengths) == 1:
+            self.without_effect(["raise_at", "lower_at", "patience"], "with a single draft length")
         return self
 
 
@@ -85,8 +89,8 @@ class SelfSpeculation(Speculation):
 
     @model_validator(mode="after")
     def _margin_of_a_roofline(self) -> "SelfSpeculation":
-        if self.when != "roofline" and self.margin != type(self).model_fields["margin"].default:
-            raise invalid(f"margin ({self.margin:g}) has no effect with when: {self.when}", "the default", ("margin",))
+        if self.when != "roofline":
+            self.without_effect(["margin"], f"with when: {self.when}")
         return self
 
 

@@ -39,10 +39,12 @@ class WarmStart(Config):
 
     @model_validator(mode="after")
     def _of_its_problems(self) -> "WarmStart":
-        # By value, since a run that is read again has all fields.
-        for name in ("data", "error_share"):
-            if self.problems and getattr(self, name) != type(self).model_fields[name].default:
-                raise invalid(f"{name} has no effect with problems, whose answers have no working", "none", (name,))
+        if self.problems:
+            self.without_effect(["data", "error_share"], "with problems, whose answers have no working")
+        if not self.steps:
+            self.without_effect(["learning_rate", "guess_share"], "with steps: 0")
+        if not self.final_steps:
+            self.without_effect(["final_learning_rate", "final_guess_share"], "with final_steps: 0")
         return self
 
     @field_validator("data")

@@ -198,6 +198,11 @@ class TableOfCells(AnyTable):
                 "columns that are not printed_relative",
                 at=(*at, "without_first_epoch"),
             )
+        if column.printed_relative and not column.reported:
+            raise invalid(
+                f"printed_relative ({column.name}) has no effect without reported columns",
+                at=(*at, "printed_relative"),
+            )
         if column.scale != 1 and (column.relative in ("ratio", "speedup") or column.quantity.startswith(SPEEDUP)):
             # "No effect" is 1 for these.
             raise invalid(f"scale ({column.name}) must be 1 for a ratio or speedup", "1", (*at, "scale"))

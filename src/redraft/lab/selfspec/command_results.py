@@ -108,19 +108,19 @@ def boundaries(calibration: Calibration, gammas: Sequence[int]) -> Rows:
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """Options of `redraft simulate`, documented in `redraft.cli.selfspec`."""
+    """Options of `redraft simulate`, documented in `redraft.cli.selfspec`; None where it was not given."""
 
     calibration: Path
     lengths: str
     gamma: str
     alpha: str
     model: Path | None = None
-    responses: int = 1024
+    responses: int | None = None
     engines: int = 1
     slots: int = 256
     prompt: float = 200.0
     threshold: int = 32
-    rollouts: int = 20
+    rollouts: int | None = None
     last_alpha: float | None = None
 
 
@@ -138,17 +138,16 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
         raise UserError("invalid length of prompts", key="--prompt", value=options.prompt, allowed="0 or more")
     engine = SimulatedEngine(calibration, options.prompt, options.slots, options.engines)
     if ":" in options.lengths:
-        lengths = _in_random_order(parse_quantiles(options.lengths).lengths(options.responses), options.engines)
+        number = 1024 if options.responses is None else options.responses
+        lengths = _in_random_order(parse_quantiles(options.lengths).lengths(number), options.engines)
     else:
+        _require_unset("--responses", options.responses, "with quantiles in --lengths; a file has its own number")
         lengths = read_lengths(Path(options.lengths))
     gammas, acceptance = _gammas(options.gamma), _acceptance(options.alpha)
-    if options.last_alpha is not None and len(gammas) == 1:
-        raise UserError(
-            "one draft length has one rollout, without a last one",
-            key="--last-alpha",
-            value=options.last_alpha,
-            allowed="with several draft lengths in --gamma",
-        )
+    if len(gammas) == 1:
+        ladder = "with several draft lengths in --gamma; a single one has one rollout"
+        _require_unset("--last-alpha", options.last_alpha, ladder)
+        _require_unset("--rollouts", options.rollouts, ladder)
     speculation = Speculation("off", gammas[0], acceptance, options.threshold)
     if len(gammas) > 1:
         return _training(lengths, engine, speculation, Ladder(gammas), _alphas(options, acceptance))
@@ -160,6 +159,12 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
         on = ["never", "-"] if active is None else [f"{active} active", f"{time.slowest.plain_seconds:.1f}"]
         rows.append([mode, *_seconds(time.seconds, times["off"].seconds), *on, f"{time.speculated:.0%} of tokens"])
     return ["mode", "seconds", "against off", "on at", "after s", "by speculation"], rows
+
+
+def _require_unset(option: str, value: float | None, allowed: str) -> None:
+    """Raise a UserError if an option without an effect was given."""
+    if value is not None:
+        raise UserError("this option has no effect here", key=option, value=value, allowed=allowed)
 
 
 def _in_random_order(lengths: np.ndarray, engines: int) -> np.ndarray:
@@ -214,7 +219,7 @@ def _alphas(options: SimulationOptions, acceptance: Acceptance) -> list[float]:
     last = acceptance.alpha[0] if options.last_alpha is None else options.last_alpha
     if not 0 <= last <= 1:
         raise UserError("invalid acceptance", key="--last-alpha", value=last, allowed="0 to 1")
-    return np.linspace(acceptance.alpha[0], last, options.rollouts).tolist()
+    return np.linspace(acceptance.alpha[0], last, 20 if options.rollouts is None else options.rollouts).tolist()
 
 
 def _training(
@@ -236,18 +241,22 @@ def _seconds(seconds: float, plain: float) -> tuple[str, str]:
     return f"{seconds:.1f}", "-" if seconds == plain else f"{seconds / plain - 1:+.1%}"
 
 
-def replayed(records: Path, gamma: str, calibration: Path | None, threshold: int, ramp: int) -> tuple[list[str], Rows]:
+def replayed(
+    records: Path, gamma: str, calibration: Path | None, threshold: int | None, ramp: int
+) -> tuple[list[str], Rows]:
     """Header, and a row for each recorded rollout with its own control and another one.
 
-    The other control uses the roofline if there is a calibration, else the threshold.
+    The other control uses the roofline if there is a calibration, else the threshold, which is 32 if None.
 
     Raises:
         UserError: for an invalid option or file.
     """
+    if calibration:
+        _require_unset("--threshold", threshold, "without --calibration, whose roofline decides")
     roofline = read_calibration(calibration) if calibration else None
 
     def rule(gamma: int, accepted: float | None) -> SwitchRule:
-        return Roofline(roofline, gamma, accepted) if roofline else Threshold(threshold)
+        return Roofline(roofline, gamma, accepted) if roofline else Threshold(32 if threshold is None else threshold)
 
     before = read_rollouts(records)
     after = replay(Control(Ladder(_gammas(gamma)), rule, ramp), before)
