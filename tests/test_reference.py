@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import RECORD, Measured
+from redraft.analysis.data.measured import FAMILY, RECORD, Measured
 from redraft.analysis.pages.finished_report import record_report
 from redraft.analysis.pages.run_pages import views
 from redraft.analysis.reference import packing, packs, page, published, reopening, site
@@ -260,8 +260,8 @@ def test_a_published_table_that_this_version_makes_otherwise_is_named(place, cap
     assert "equal to the published" not in printed.out
 
 
-def test_published_results_lack_what_was_declared_later(place, capsys):
-    """The report leaves a later table, figure and headline out; the pages leave out the headline."""
+def declared_later(place):
+    """Declare a further table, figure and headline."""
     for name in ("tables", "figures"):
         file = place / "experiments/spec_rl" / f"{name}.yaml"
         content = yaml.safe_load(file.read_text())
@@ -274,6 +274,11 @@ def test_published_results_lack_what_was_declared_later(place, capsys):
                 | dict.fromkeys(("short", "measure"), "declared later")  # of a number that there is not
             )
         file.write_text(yaml.safe_dump(content, allow_unicode=True))
+
+
+def test_published_results_lack_what_was_declared_later(place, capsys):
+    """The report leaves a later table, figure and headline out; the pages leave out the headline."""
+    declared_later(place)
     main_ended(["report", "results/reference/smoke", "--output", "out"])
     assert "equal to the published ones" in capsys.readouterr().out
     pages = [file.read_text() for file in Path("out/results/smoke/report").rglob("*.html")]
@@ -304,18 +309,27 @@ def test_published_results_are_checked_when_they_are_read(place, mistake):
     assert "no published results" in mistake(place, "report", "results/reference/smoke")
 
 
-def test_published_tables_claims_and_headlines_are_made_again(place, mistake, capsys):
+def test_what_follows_from_published_runs_is_made_again(place, mistake, capsys, monkeypatch):
+    """Also what was not tested before. The result is that of the campaign, and what was declared later."""
+    monkeypatch.setattr(page, "NOT_SHOWN", "")
     folder, layout = REFERENCE / "smoke", Layout("smoke", REFERENCE)
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     pages = [Path("results/README.md"), Path("README.md")]
-    page.write_page(REFERENCE, pages[0])
-    page.write_summary(REFERENCE, pages[1])
     shown = [file.read_text() for file in pages]
     record, table = record_file(layout, "spec_rl"), layout.table("spec_rl", 1).with_suffix(".csv")
     table.write_text(table.read_text() + table.read_text().splitlines()[-1] + "\n")
-    content = json.loads(record.read_text())
-    content["sha256"][table.relative_to(folder).as_posix()] = sha256(table)
-    write_json(record, content | {"headlines": [], "claims": {}})
+    family = layout.collected("spec_rl") / FAMILY
+    pd.read_parquet(family).iloc[:1].to_parquet(family)
+    measured = layout.collected("spec_rl") / RECORD
+    hashes = json.loads(measured.read_text())
+    write_json(measured, hashes | {"sha256": hashes["sha256"] | {FAMILY: sha256(family)}})
+    stale = layout.tables("spec_rl") / "table98.csv"
+    shutil.copy(table, stale)
+    for file in (table, family, measured, stale):
+        rehash(file)
+    write_json(record, json.loads(record.read_text()) | {"headlines": [], "claims": {}})
+    for file, text in zip(pages, shown, strict=True):
+        file.write_text(f"{text.split(START)[0]}{START}\nold\n{END}{text.split(END)[1]}")
     old = record.read_bytes()
     main_ended(["report", str(folder), "--output", "out"])
     assert "another tables/spec_rl/table01.csv" in " ".join(capsys.readouterr().err.split())
@@ -323,7 +337,12 @@ def test_published_tables_claims_and_headlines_are_made_again(place, mistake, ca
     main_ended(["report", str(folder), "--output", "out", "--update"])
     assert "replaced the tables and claims" in capsys.readouterr().out
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
-    assert [file.read_text() for file in pages] == shown
+    assert pages[1].read_text() == shown[1]
+    assert "old" not in pages[0].read_text()
+    assert "# Preset `smoke`" in pages[0].read_text()
+    declared_later(place)
+    main_ended(["report", str(folder), "--output", "out", "--update"])
+    assert "tables/spec_rl/table199.csv" in Published.read(folder).records["spec_rl"]["sha256"]
     shutil.copytree(folder, "copy/smoke")
     assert "for results published here" in mistake(place, "report", "copy/smoke", "--update")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures.view import Axis
 from redraft.analysis.pages.forest import claim_plot, headline_plot
-from redraft.analysis.pages.headline import HeadlineNumber, in_form, interval, number, points
+from redraft.analysis.pages.headline import HeadlineNumber, _compared, in_form, interval, number, points
 from redraft.analysis.reference.page import _summary_row
-from redraft.config import Experiments, Headline
+from redraft.config import BudgetTable, Experiments, Headline
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.result_files import record_derived
@@ -61,6 +61,22 @@ def made(folder, form="percent fewer", column="tokens", uneven=1.0, **changed):
     declared = Experiments().tables("spec_rl").tables[0]
     headline = Headline(table=1, cell="c", column=column, form=form, words="It decodes {} fewer", short="tokens")
     return points(layout, "p", [headline], [declared.model_copy(update={"columns": []})], timed(uneven))[0]
+
+
+def test_a_headline_compares_its_row_with_the_row_s_baseline():
+    """At an equal budget all cells of the table set the budget; other columns of that table compare two cells."""
+    table = next(t for t in Experiments().tables("spec_rl").tables if t.number == 1)
+    words = {"form": "times", "words": "{} as fast", "short": "speed"}
+    headline = Headline(table=1, cell="grpo-spec-l0.5", column="speedup", **words)
+    assert _compared(headline, table) == [("grpo-spec-l0.5", "grpo-vanilla")]
+    budgets = next(t for t in Experiments().tables("equal_budget").tables if isinstance(t, BudgetTable))
+    of_budget = headline.model_copy(update={"cell": "spec", "column": f"{budgets.budgets[0].name}_difference"})
+    pairs = _compared(of_budget, budgets)
+    assert len(pairs) == len({frozenset(pair) for pair in pairs}) == math.comb(len({*budgets.cells}), 2)
+    own = budgets.model_copy(update={"columns": table.columns})
+    assert _compared(headline.model_copy(update={"cell": "spec", "column": table.columns[0].name}), own) == [
+        ("spec", budgets.baseline)
+    ]
 
 
 def test_of_several_rows_of_a_cell_the_last_one_is_shown(tmp_path):
@@ -142,7 +158,7 @@ def test_a_number_of_a_summary_has_the_word_for_its_direction(value, timed, expe
     ],
 )
 def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding, verdict):
-    found = HeadlineNumber("s", "times", 2.0, 1.5, 2.5, math.nan, "not comparable", 3, "", timed, finding)
+    found = HeadlineNumber("s", "times", 2.0, 1.5, 2.5, math.nan, "not comparable", 3, "", timed, finding, uneven=timed)
     assert _summary_row("here", found)["verdict"] == f"{verdict}; no comparable number"
 
 

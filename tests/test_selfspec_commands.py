@@ -9,7 +9,7 @@ from benchmarks.self_speculation import CONFIGURATIONS
 from redraft.cli.app import main
 from redraft.errors import UserError
 from redraft.files import own_hash_file
-from redraft.lab.selfspec.command_results import SimulationOptions, simulation
+from redraft.lab.selfspec.command_results import SimulationOptions, completed, simulation
 from redraft.lab.selfspec.simulate import (
     Acceptance,
     SimulatedEngine,
@@ -198,7 +198,7 @@ def write_records(folder, records):
 def test_responses_of_quantiles_begin_in_random_order(folder):
     """In ascending order the longest would begin last: 14 % more decoding time than the mean over random orders."""
     options = SimulationOptions(folder / "calibration.json", LENGTHS, "7", "0.9", responses=512, slots=64)
-    found = float(simulation(options)[1][0][1])
+    found = float(simulation(completed(options))[1][0][1])
     engine, off = SimulatedEngine(QWEN, options.prompt, options.slots), Speculation("off", 7, Acceptance((0.9,)))
     ascending = parse_quantiles(LENGTHS).lengths(512)
     orders = [np.random.default_rng(seed).permutation(ascending) for seed in range(1, 9)]
@@ -261,6 +261,10 @@ MISTAKES = {
     "a ladder by position": ((*SIMULATE, "--gamma", "5,7", "--alpha", "0:0.9,9:0.8"), ["one acceptance for all"]),
     "a last acceptance without a ladder": ((*SIMULATE, "--last-alpha", "0.9"), ["--last-alpha", "several", "--gamma"]),
     "rollouts without a ladder": ((*SIMULATE, "--rollouts", "9"), ["--rollouts", "no effect", "--gamma"]),
+    "a last acceptance of one rollout": (
+        (*SIMULATE, "--gamma", "5,7", "--rollouts", "1", "--last-alpha", "0.9"),
+        ["--last-alpha", "no effect", "--rollouts"],
+    ),
     "responses beside a file": (
         (*SIMULATE[:3], "lengths.txt", "--responses", "9"),
         ["--responses", "no effect", "quantiles", "--lengths"],

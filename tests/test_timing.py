@@ -35,16 +35,35 @@ def test_runs_of_other_seeds_or_other_tokens_are_not():
     assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0))) is None
 
 
+EVEN = [(cell, 0, 0, 0, 10, seconds) for cell, seconds in (("a", 1.0), ("b", 1.1), ("c", 2.0))]
+"""Equal work: a and b agree, c took twice as long."""
+
+
 def test_the_times_of_two_cells_are_judged_by_their_own_runs():
-    """Cells a and b agree, c took twice as long; d did no equal work, so all runs tell how evenly they were timed."""
-    even = [(cell, 0, 0, 0, 10, seconds) for cell, seconds in (("a", 1.0), ("b", 1.1), ("c", 2.0))]
-    of_runs = runs(*even, ("d", 0, 0, 0, 9, 1.0))
+    """Cell d did no equal work, so all runs tell how evenly it was timed."""
+    of_runs = runs(*EVEN, ("d", 0, 0, 0, 9, 1.0))
     budget = "at_equal:seconds.total:a+b+c:accuracy:all"
-    assert timed_unevenly(of_runs, ["a", "b"]) is None
-    assert timed_unevenly(of_runs, ["a", "b"], ["seconds.total"]) is None
-    for cells, quantities in ((["a", "c"], []), (["a", "d"], []), (["d"], []), (["a", "b"], [budget])):
-        assert timed_unevenly(of_runs, cells, quantities).largest == pytest.approx(2.0), (cells, quantities)
-    assert timed_unevenly(runs(*even[:2]), ["a", "d"]) is None
+    assert timed_unevenly(of_runs, [("a", "b")]) is None
+    assert timed_unevenly(of_runs, [("a", "b")], ["seconds.total"]) is None
+    for pairs, quantities in (([("a", "c")], []), ([("a", "d")], []), ([("d",)], []), ([("a", "b")], [budget])):
+        assert timed_unevenly(of_runs, pairs, quantities).largest == pytest.approx(2.0), (pairs, quantities)
+    assert timed_unevenly(runs(*EVEN[:2]), [("a", "d")]) is None
+    assert timed_unevenly(runs(("d", 0, 0, 0, 9, 1.0)), [("a", "d")]) is None
+
+
+def test_each_pair_is_judged_apart_and_the_worst_decides():
+    """An even pair neither vouches for another one nor suffers from the hour in which that was timed."""
+    slow = [("d", 0, 0, 0, 10, 2.1)]
+    assert timed_unevenly(runs(*EVEN, *slow), [("a", "b"), ("c", "d")]) is None
+    assert timed_unevenly(runs(*EVEN, *slow), [("a", "b"), ("b", "d")]).largest == pytest.approx(2.1 / 1.1)
+    other_work = [("d", 0, 0, 0, 8, 1.0), ("e", 0, 0, 0, 7, 1.0)]
+    assert timed_unevenly(runs(*EVEN, *other_work), [("a", "b"), ("d", "e")]).largest == pytest.approx(2.0)
+
+
+def test_equal_work_in_one_seed_says_nothing_about_the_others():
+    other = [("a", 1, 0, 0, 10, 1.0), ("b", 1, 0, 0, 11, 3.0)]
+    assert timed_unevenly(runs(*EVEN, *other), [("a", "b")]).largest == pytest.approx(2.0), "of all runs"
+    assert timed_unevenly(runs(*EVEN, other[0]), [("a", "b")]) is None, "seed 1 has no run of b"
 
 
 def test_runs_that_speculated_do_other_work_for_equal_tokens():

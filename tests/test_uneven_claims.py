@@ -9,7 +9,20 @@ from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.timing import TimingSpread, first_epoch_spread
-from redraft.config import Bound, Claim, Compare, Experiments, Fluctuation, Monotone, Pairs, Peak, Range, Trend
+from redraft.config import (
+    Bound,
+    Claim,
+    Compare,
+    Experiments,
+    Fluctuation,
+    Monotone,
+    Pairs,
+    Peak,
+    Range,
+    Several,
+    Trend,
+)
+from redraft.config.claims import cells_of, compared_in
 from tests import uneven
 from tests.measured import judge
 from tests.uneven import PLAIN, REUSE
@@ -102,6 +115,30 @@ def test_the_largest_fall_is_between_neighbours_and_not_from_first_to_last(runs)
     changed = Runs(runs.runs, runs.steps, scores)
     found = parts(changed, Fluctuation, quantity="accuracy:few", cell=PLAIN, baseline=REUSE)
     assert found == [(pytest.approx(dict.fromkeys((0, 2), 100 * (6 + 2) / 30)), "above", 0)]
+
+
+COMPARE = Compare(cell="a", baseline="b", quantity="tokens_decoded", expected="above", threshold=1)
+COMPARED = [
+    (COMPARE, [("a", "b")]),
+    (Monotone(cells=["a", "b", "c"], quantity="tokens_decoded", expected="rises"), [("a", "b"), ("b", "c")]),
+    (Peak(cell="a", others=["b", "c"], quantity="tokens_decoded"), [("a", "b"), ("a", "c")]),
+    (
+        Pairs(pairs=[("a", "b"), ("c", "d")], quantity="tokens_decoded", expected="above", threshold=1),
+        [("a", "b"), ("c", "d")],
+    ),
+    (
+        Several(tests=[COMPARE, COMPARE.model_copy(update={"baseline": "c"})], at_least=1),
+        [("a", "b"), ("a", "c")],
+    ),
+    (Range(cells=["a", "b"], quantity="tokens_decoded", low=1, high=2), [("a",), ("b",)]),
+    (Bound(cell="a", quantity="tokens_decoded", expected="above", threshold=1), [("a",)]),
+]
+
+
+@pytest.mark.parametrize(("test", "pairs"), COMPARED, ids=[type(test).__name__ for test, _ in COMPARED])
+def test_cells_are_compared_as_the_test_compares_them(test, pairs):
+    assert compared_in(test) == pairs
+    assert {cell for pair in pairs for cell in pair} == set(cells_of(test))
 
 
 CLAIMS = {

@@ -20,7 +20,7 @@ from redraft.analysis.data.statistics import LEVEL, Blocks, Estimate, Families, 
 from redraft.analysis.data.timing import is_timed, timed_unevenly
 from redraft.analysis.data.words import number
 from redraft.config import Claim, Compare, Several, Test, Unmeasured
-from redraft.config.claims import cells_of, margin_of
+from redraft.config.claims import cells_of, compared_in, margin_of
 from redraft.config.quantities import ACCURACY
 from redraft.messages import counted
 
@@ -197,7 +197,7 @@ def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> tuple[str, str]
     if claim.scale == "paper" and not paper_scale:
         return "scale", "only runs at the paper's scale can decide this"
     quantities = quantities_of(claim.test)
-    if any(map(is_timed, quantities)) and (uneven := timed_unevenly(runs, cells_of(claim.test), quantities)):
+    if any(map(is_timed, quantities)) and (uneven := timed_unevenly(runs, compared_in(claim.test), quantities)):
         uneven_text = f"equal work took up to {uneven.largest:.2f} times as long in another run"
         return "times", f"times cannot be compared: {uneven_text}"
     return None

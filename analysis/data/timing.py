@@ -5,9 +5,10 @@ runs that decode the same tokens there do the same work, whatever their method, 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -127,12 +128,14 @@ class TimingSpread:
         largest: the same of the set where they differ most.
         repeats: longest over shortest seconds of a step's rollouts that were repeated, median over the steps; NaN where
             nothing was.
+        seeds: of these runs.
     """
 
     groups: int
     median: float
     largest: float
     repeats: float = math.nan
+    seeds: frozenset[int] = field(default=frozenset(), compare=False)
 
     @property
     def comparable(self) -> bool:
@@ -179,21 +182,22 @@ def first_epoch_spread(runs: Runs, cells: frozenset[str] | None = None) -> Timin
     Returns:
         None where no two runs did the same work.
     """
-    work, spread = _first_epochs(runs), []
+    work, spread, seeds = _first_epochs(runs), [], set()
     if cells is not None:
         work = work[work.index.get_level_values("cell").isin(cells)]
     # Equal in every step and of one seed, which is the same work; an equal sum may be of other steps.
-    for _, part in work.groupby(["seed", "tokens"]):
+    for (seed, _), part in work.groupby(["seed", "tokens"]):
         ratios = [_ratio(part.loc[part["speculates"] == 0, "rollout"])]
         for _, alike in part[part["learning"] > 0].groupby("trained"):
             ratios.append(_ratio(alike["learning"]) if alike["speculates"].any() else math.nan)
         if not all(map(math.isnan, ratios)):
             spread.append(np.nanmax(ratios))
+            seeds.add(seed)
     if not spread:
         return None
     found = pd.Series(spread)
     repeats = float(runs.steps[SPREAD].median()) if SPREAD in runs.steps else math.nan
-    return TimingSpread(len(found), float(found.median()), float(found.max()), repeats)
+    return TimingSpread(len(found), float(found.median()), float(found.max()), repeats, frozenset(seeds))
 
 
 def _ratio(seconds: pd.Series) -> float:
@@ -203,21 +207,34 @@ def _ratio(seconds: pd.Series) -> float:
     return float(seconds.max() / seconds.min()) if seconds.min() > 0 else math.inf
 
 
-def timed_unevenly(runs: Runs, cells: Iterable[str], quantities: Iterable[str] = ()) -> TimingSpread | None:
-    """The spread of the seconds of equal work if it is too large for a verdict on the times of some cells; else None.
-
-    The runs of those cells decide. Where no two of them did equal work, as one cell beside the paper's seconds, all
-    runs of the paper do: they tell how evenly the machine ran.
+def timed_unevenly(
+    runs: Runs, compared: Iterable[Collection[str]], quantities: Iterable[str] = ()
+) -> TimingSpread | None:
+    """The spread of the seconds of equal work if it is too large for a verdict on some times; else None.
 
     Args:
         runs: of a paper.
-        cells: whose times are compared.
-        quantities: what is asked of them; an accuracy at equal seconds is about all cells that it names.
+        compared: pairs of cells whose times are compared, or single ones, which are compared with the paper's times.
+        quantities: what is asked of them; an accuracy at equal seconds compares all cells that it names.
+
+    Returns:
+        The largest spread of these.
     """
-    budgets = [name.removeprefix(AT_EQUAL).split(":")[1] for name in quantities if name.startswith(AT_EQUAL)]
-    compared = frozenset([*cells, *(cell for named in budgets for cell in named.split("+"))])
-    spread = first_epoch_spread(runs, compared) or first_epoch_spread(runs)
-    return spread if spread and not spread.comparable else None
+    named = [name.removeprefix(AT_EQUAL).split(":")[1] for name in quantities if name.startswith(AT_EQUAL)]
+    pairs = [*compared, *(pair for cells in named for pair in combinations(cells.split("+"), 2))]
+    found = [spread for cells in pairs if (spread := _spread_between(runs, frozenset(cells)))]
+    worst = max(found, key=lambda spread: spread.largest, default=None)
+    return worst if worst and not worst.comparable else None
+
+
+def _spread_between(runs: Runs, cells: frozenset[str]) -> TimingSpread | None:
+    """Spread of two cells' own runs if they did equal work in every seed that both have.
+
+    Else that of all runs, which tells how evenly the machine ran.
+    """
+    seeds = [{seed for cell, seed in _first_epochs(runs).index if cell == name} for name in cells]
+    own = first_epoch_spread(runs, cells) if len(cells) > 1 else None
+    return own if own and own.seeds >= set.intersection(*seeds) else first_epoch_spread(runs)
 
 
 def is_timed(quantity: str) -> bool:

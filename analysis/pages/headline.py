@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class HeadlineNumber:
         seeds: number of runs.
         sentence: number, interval, paper's value and verdict in words.
         timed: true if it is computed from times.
+        uneven: true if these cannot be compared.
         finding: `yes` (an effect in the paper's direction, or any effect if the paper gives no number), `no` (no
             effect, or in the other direction), `open` (inconclusive) or `not run`.
         see: experiments that explain a finding of `no` (`redraft.config.tables.Explanation`); empty without them.
@@ -65,6 +67,7 @@ class HeadlineNumber:
     sentence: str
     timed: bool
     finding: str
+    uneven: bool = False
     see: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -131,17 +134,19 @@ def _point(headline: Headline, cell: pd.Series, table: Table, runs: Runs) -> Hea
         words,
         timed,
         finding,
+        uneven is not None,
         headline.see.model_dump() if headline.see and finding == "no" else {},
     )
 
 
-def _compared(headline: Headline, table: Table) -> list[str]:
-    """The cells whose runs a headline number compares; of a table of budgets all, since all set the equal budget."""
-    if isinstance(table, BudgetTable):
-        return table.cells
+def _compared(headline: Headline, table: Table) -> list[tuple[str, ...]]:
+    """The pairs of cells that a headline number compares: all of a table at an equal budget, which all of them set."""
     if not isinstance(table, TableOfCells):
-        return [headline.cell]
-    return [headline.cell, *(row.baseline or table.baseline for row in table.rows if row.cell == headline.cell)]
+        return [(headline.cell,)]
+    if isinstance(table, BudgetTable) and headline.column not in {column.name for column in table.columns}:
+        return [*combinations(dict.fromkeys(table.cells), 2)]
+    rows = [row for row in table.rows if row.cell == headline.cell]
+    return [(headline.cell, row.baseline or table.baseline) for row in rows[-1:]] or [(headline.cell,)]
 
 
 def _sentence(headline: Headline, mean: float, low: float, high: float, reported: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.analysis.claims.files import judged
-from redraft.analysis.data.measured import RECORD, Measured
+from redraft.analysis.data.measured import FAMILY, MEASURED, RECORD, RESOLVED, Measured
 from redraft.analysis.pages import headline
 from redraft.analysis.pages.claims_page import CLAIMS, counts
 from redraft.analysis.pages.run_pages import RunView, views
@@ -116,27 +116,38 @@ def _check(layout: Layout, paper: str, runs: Iterable[RunView]) -> None:
 
 
 def publish_again(published: Published, paper: str, layout: Layout) -> None:
-    """Replace a paper's published tables, claims and headline numbers by those made again from its collected runs.
+    """Replace what of a paper's published results follows from its collected runs: measurements, tables and claims.
 
     Args:
         published: published results.
         paper: folder of the paper.
-        layout: what `reopening.reopen` made of them.
+        layout: what `reopening.reopen` made of them again.
     """
-    target, record = published.layout, published.records[paper]
+    target, record, declared = published.layout, published.records[paper], Experiments().tables(paper)
     made = [*_of(layout.tables(paper), TABLES), *_with_hash(layout.claims(paper))]
-    files = {path.relative_to(layout.folder).as_posix(): path for path in made}
-    kept = {name: digest for name, digest in record["sha256"].items() if Path(name).parts[0] not in AGAIN}
-    for name in record["sha256"].keys() - kept:
-        (target.folder / name).unlink()
-    for name, path in files.items():
-        write_atomically(target.folder / name, published_content(name, path))
-    declared, runs = Experiments().tables(paper), Measured.load(layout.collected(paper)).runs
+    made += [layout.collected(paper) / name for name in (MEASURED, FAMILY, RESOLVED, RECORD)]
+    names = {path.relative_to(layout.folder).as_posix(): path for path in made}
+    content = {name: published_content(name, path) for name, path in names.items()}
+    kept = {
+        name: digest
+        for name, digest in record["sha256"].items()
+        if name not in content and Path(name).parts[0] not in AGAIN
+    }
+    # Published results lack a figure that was declared later, and a preset may have no runs for a table.
+    headlines = [each for each in declared.headlines if layout.table(paper, each.table).with_suffix(".csv").exists()]
+    runs = Measured.load(layout.collected(paper)).runs
+    points = headline.points(layout, paper, headlines, declared.tables, runs)
     claims = read_with_hash(layout.claims(paper), CLAIMS) if layout.claims(paper).exists() else []
+    # From here on files change.
+    for name in record["sha256"].keys() - kept - content.keys():
+        (target.folder / name).unlink()
+    for name, data in content.items():
+        write_atomically(target.folder / name, data)
+    made_again = {name: sha256(target.folder / name) for name in content}
     changed = {
-        "headlines": headline.as_data(headline.points(layout, paper, declared.headlines, declared.tables, runs)),
+        "headlines": headline.as_data(points),
         "claims": counts(claims),
-        "sha256": dict(sorted((kept | {name: sha256(target.folder / name) for name in files}).items())),
+        "sha256": dict(sorted((kept | made_again).items())),
     }
     write_json(record_file(target, paper), {**record, **changed})
 

@@ -77,7 +77,7 @@ def _summary_row(heading: str, number: HeadlineNumber) -> dict[str, str]:
     word = ("less" if number.timed else "fewer") if number.form == "percent fewer" else ""
     reported, verdict = number.reported, number.verdict
     if verdict == NOT_COMPARABLE:
-        effect = "an effect" if number.finding == "yes" else UNEVEN if number.timed else "no significant effect"
+        effect = "an effect" if number.finding == "yes" else UNEVEN if number.uneven else "no significant effect"
         verdict = f"{effect}; no comparable number"
     return {
         "": number.short,

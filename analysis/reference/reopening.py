@@ -12,6 +12,7 @@ from typing import Any
 from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.measured import RECORD
 from redraft.analysis.data.statistics import ROUNDING
+from redraft.analysis.measuring import measure
 from redraft.analysis.pages.report_pages import report
 from redraft.analysis.reference.published import (
     AGAIN,
@@ -31,7 +32,9 @@ from redraft.layout import REOPENED, Layout, check_inside
 from redraft.result_files import record_derived
 
 
-def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple[Layout, dict[str, list[str]]]:
+def reopen(
+    folder: Path, output: Path, papers: list[str] | None = None, *, again: bool = False
+) -> tuple[Layout, dict[str, list[str]]]:
     """Write the report of published results.
 
     Tables and claims are made again, from the collected runs, by the code and declarations of today. Figures are the
@@ -41,6 +44,8 @@ def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple
         folder: published results, named after their preset.
         output: folder in which `results/<preset>` is made; existing results there are replaced.
         papers: papers to include; all if None.
+        again: whether to measure the collected runs again too, as the workflow does after a change of the code or of
+            what is declared. Else comparisons that were not declared or not possible before are not tested.
 
     Returns:
         The results, and for each paper the published tables and claims that differ from those made again.
@@ -61,6 +66,9 @@ def reopen(folder: Path, output: Path, papers: list[str] | None = None) -> tuple
         for paper in chosen:
             _unpack(published, paper, layout)
         with inside(output):
+            if again:
+                for paper in chosen:
+                    measure(folder.name, paper)
             _write(Layout(folder.name), published, chosen)
     finally:  # else what a failed call left could not be distinguished from results of a campaign
         write_atomically(layout.folder / REOPENED, "\n".join(sorted(_files(layout.folder))))

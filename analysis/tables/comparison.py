@@ -128,6 +128,7 @@ class TableCell:
     Attributes:
         values: by seed, in the column's unit.
         cells: whose runs they come from.
+        pairs: cells that are compared, if not these.
         noises: standard errors that sampling alone causes, by evaluated policies (cell, steps done) and by seed, in
             the column's unit and negative for a baseline; empty where they are unknown.
         applicable: false if there can be no such value.
@@ -142,6 +143,7 @@ class TableCell:
     values: Mapping[int, float]
     reported: float
     cells: tuple[str, ...]
+    pairs: tuple[tuple[str, ...], ...] = ()
     noises: Mapping[tuple[str, int | None], BySeed] = field(default_factory=dict)
     applicable: bool = True
     timed: bool = False
@@ -407,7 +409,7 @@ def comparisons(cells: Iterable[TableCell], source: TableSource) -> Iterator[tup
 
 def _timed_unevenly(cell: TableCell, source: TableSource) -> bool:
     """True for a cell of times that cannot be compared."""
-    return cell.timed and timed_unevenly(source.measured.runs, cell.cells, [cell.column.quantity]) is not None
+    return cell.timed and bool(timed_unevenly(source.measured.runs, cell.pairs or [cell.cells], [cell.column.quantity]))
 
 
 def _mean_of(cells: list[TableCell]) -> TableCell:
@@ -435,6 +437,7 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in seeds},
         reported=math.fsum(cell.reported for cell in reported) / len(reported) if reported else math.nan,
         cells=tuple(dict.fromkeys(name for cell in parts for name in cell.cells)),
+        pairs=tuple(cell.cells for cell in parts),
         noises=noises,
         applicable=any(cell.applicable for cell in rows),
         timed=any(cell.timed for cell in cells),

@@ -1,6 +1,7 @@
 """Files of a paper's tables: each table, the main result, and what follows from the paper's transcription alone."""
 
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def _sheet(table: Table, source: TableSource, families: Families) -> Sheet:
     whole = expand(table, resolved.benchmarks, resolved.reported, resolved.preset)
     cells = make_table(whole, source, families)
     if isinstance(whole, BudgetTable):
-        found = budget_verdicts(whole, cells, bool(timed_unevenly(source.measured.runs, whole.cells)))
+        pairs = combinations(dict.fromkeys(whole.cells), 2)
+        found = budget_verdicts(whole, cells, bool(timed_unevenly(source.measured.runs, pairs)))
         whole = whole.model_copy(update={"note": " ".join([*found, whole.note]).strip()})
     return Sheet(whole, whole.columns, cells, resolved.stand_in)
 

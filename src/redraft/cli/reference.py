@@ -74,7 +74,7 @@ def report(
             raise UserError("`--update` is for results published here", file=folder, allowed=f"{REFERENCE}/PRESET")
         for page in PAGES:
             require_marks(page)
-    layout, differing = reopen(folder, output or Path("build/report") / folder.resolve().name)
+    layout, differing = reopen(folder, output or Path("build/report") / folder.resolve().name, again=update)
     for paper, files in differing.items():
         for file in files:
             echo(filled(f"warning: {paper}: this version makes another {file} than the published one", "  "), err=True)
@@ -86,14 +86,16 @@ def report(
 
 
 def _update(folder: Path, layout: "Layout", papers: Iterable[str]) -> None:
-    """Replace published tables and claims by those made again, and write the pages that show them."""
+    """Replace what follows from the published runs, and write the pages that show it."""
     from redraft.analysis.reference.packing import publish_again
     from redraft.analysis.reference.page import write_page, write_summary
     from redraft.analysis.reference.published import REFERENCE, Published
+    from redraft.data_dictionary import write_descriptions
 
     published = Published.read(folder)
     for paper in papers:
         publish_again(published, paper, layout)
+    write_descriptions(REFERENCE)
     write_page(REFERENCE, PAGES[0])
     write_summary(REFERENCE, PAGES[1])
     echo(f"replaced the tables and claims of {folder}, and updated {PAGES[0]} and {PAGES[1]}")

@@ -151,9 +151,10 @@ def simulate(
     """Predict a rollout's decoding time in seconds without and with self-speculation. These are not measurements."""
     from redraft.lab.selfspec import command_results
 
-    request = command_results.SimulationOptions(
+    given = command_results.SimulationOptions(
         calibration, lengths, gamma, alpha, model, responses, engines, slots, prompt, threshold, rollouts, last_alpha
     )
+    request = command_results.completed(given)
     header, rows = command_results.simulation(request)
     note = "Predicted decoding time, without prefill and scheduling (docs/selfspec.md)"
     if as_json:
@@ -183,6 +184,10 @@ def replay(
     """Replay another toggle and ladder on the recorded passes of a run, and print where it would have speculated."""
     from redraft.lab.selfspec import command_results
 
+    if calibration:
+        command_results.require_unset("--threshold", threshold, "without --calibration, whose roofline decides")
+    elif threshold is None:
+        threshold = 32
     header, rows = command_results.replayed(steps, gamma, calibration, threshold, ramp)
     note = "on at: active responses; after: passes before; blocks: passes afterwards"
     if as_json:

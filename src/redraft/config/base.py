@@ -149,8 +149,8 @@ class Config(BaseModel):
         By value, and not by the fields that were given, since a run that is read again has all of them.
         """
         for name in names:
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise invalid(f"{name} ({value}) has no effect {because}", "the default", (name,))
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise invalid(f"{name} has no effect {because}", "the default", (name,))
 
 
 def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -391,6 +392,24 @@ def cells_of(test: Test) -> list[str]:
             cells = []
     # Each once, in the test's order.
     return list(dict.fromkeys(cells))
+
+
+def compared_in(test: Test) -> list[tuple[str, ...]]:
+    """The pairs of cells that a test compares with each other, and the cells that it compares with nothing."""
+    match test:
+        case Compare(cell=cell, baseline=baseline) | Fluctuation(cell=cell, baseline=baseline):
+            return [(cell, baseline)]
+        case Monotone(cells=several):
+            return [*pairwise(several)]
+        case Peak(cell=cell, others=others):
+            return [(cell, other) for other in others]
+        case Pairs(pairs=pairs) | Correlation(pairs=pairs):
+            return [*pairs]
+        case Extreme(pair=pair, others=pairs):
+            return [pair, *pairs]
+        case Several(tests=tests):
+            return [cells for each in tests for cells in compared_in(each)]
+    return [(cell,) for cell in cells_of(test)]
 
 
 def _compares_ratios(test: Test) -> bool:

@@ -31,7 +31,8 @@ class Speculation(Config):
     most_active: int | None = Field(default=None, ge=1)
     """Active responses up to which `when: threshold` speculates."""
     ramp: int = Field(default=32, ge=0)
-    """Active responses that a rollout must have exceeded once before it speculates; not with `when: always`."""
+    """Active responses that a rollout must have exceeded once before it speculates. Without an effect on `when:
+    always`, where it must be the default."""
     draft_lengths: list[int] = Field(default=[8], min_length=1)
     """Draft lengths in tokens, rising. A run starts with the first; a single one is constant."""
     raise_at: float = Field(default=0.94, ge=0, le=1)

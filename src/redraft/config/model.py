@@ -45,6 +45,8 @@ class WarmStart(Config):
             self.without_effect(["learning_rate", "guess_share"], "with steps: 0")
         if not self.final_steps:
             self.without_effect(["final_learning_rate", "final_guess_share"], "with final_steps: 0")
+        if not self.steps and not self.final_steps:
+            self.without_effect(["batch_size", "data", "error_share"], "without steps")
         return self
 
     @field_validator("data")

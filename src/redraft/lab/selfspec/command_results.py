@@ -108,7 +108,7 @@ def boundaries(calibration: Calibration, gammas: Sequence[int]) -> Rows:
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """Options of `redraft simulate`, documented in `redraft.cli.selfspec`; None where it was not given."""
+    """Options of `redraft simulate`, documented in `redraft.cli.selfspec`; None where one was not given."""
 
     calibration: Path
     lengths: str
@@ -124,8 +124,29 @@ class SimulationOptions:
     last_alpha: float | None = None
 
 
+def completed(options: SimulationOptions) -> SimulationOptions:
+    """The options with defaults where they have an effect.
+
+    Raises:
+        UserError: for an option without an effect.
+    """
+    if ":" in options.lengths:
+        options = replace(options, responses=1024 if options.responses is None else options.responses)
+    else:
+        require_unset("--responses", options.responses, "with quantiles in --lengths; a file has its own number")
+    if len(_gammas(options.gamma)) > 1:
+        options = replace(options, rollouts=20 if options.rollouts is None else options.rollouts)
+    else:
+        ladder = "with several draft lengths in --gamma; a single one has one rollout"
+        require_unset("--last-alpha", options.last_alpha, ladder)
+        require_unset("--rollouts", options.rollouts, ladder)
+    if options.rollouts == 1:
+        require_unset("--last-alpha", options.last_alpha, "with two --rollouts or more")
+    return options
+
+
 def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
-    """Header, and a row for each mode.
+    """Header, and a row for each mode, of `completed` options.
 
     Raises:
         UserError: for an invalid option.
@@ -138,16 +159,11 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
         raise UserError("invalid length of prompts", key="--prompt", value=options.prompt, allowed="0 or more")
     engine = SimulatedEngine(calibration, options.prompt, options.slots, options.engines)
     if ":" in options.lengths:
-        number = 1024 if options.responses is None else options.responses
-        lengths = _in_random_order(parse_quantiles(options.lengths).lengths(number), options.engines)
+        assert options.responses is not None
+        lengths = _in_random_order(parse_quantiles(options.lengths).lengths(options.responses), options.engines)
     else:
-        _require_unset("--responses", options.responses, "with quantiles in --lengths; a file has its own number")
         lengths = read_lengths(Path(options.lengths))
     gammas, acceptance = _gammas(options.gamma), _acceptance(options.alpha)
-    if len(gammas) == 1:
-        ladder = "with several draft lengths in --gamma; a single one has one rollout"
-        _require_unset("--last-alpha", options.last_alpha, ladder)
-        _require_unset("--rollouts", options.rollouts, ladder)
     speculation = Speculation("off", gammas[0], acceptance, options.threshold)
     if len(gammas) > 1:
         return _training(lengths, engine, speculation, Ladder(gammas), _alphas(options, acceptance))
@@ -161,7 +177,7 @@ def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
     return ["mode", "seconds", "against off", "on at", "after s", "by speculation"], rows
 
 
-def _require_unset(option: str, value: float | None, allowed: str) -> None:
+def require_unset(option: str, value: float | None, allowed: str) -> None:
     """Raise a UserError if an option without an effect was given."""
     if value is not None:
         raise UserError("this option has no effect here", key=option, value=value, allowed=allowed)
@@ -219,7 +235,8 @@ def _alphas(options: SimulationOptions, acceptance: Acceptance) -> list[float]:
     last = acceptance.alpha[0] if options.last_alpha is None else options.last_alpha
     if not 0 <= last <= 1:
         raise UserError("invalid acceptance", key="--last-alpha", value=last, allowed="0 to 1")
-    return np.linspace(acceptance.alpha[0], last, 20 if options.rollouts is None else options.rollouts).tolist()
+    assert options.rollouts is not None
+    return np.linspace(acceptance.alpha[0], last, options.rollouts).tolist()
 
 
 def _training(
@@ -246,17 +263,18 @@ def replayed(
 ) -> tuple[list[str], Rows]:
     """Header, and a row for each recorded rollout with its own control and another one.
 
-    The other control uses the roofline if there is a calibration, else the threshold, which is 32 if None.
+    The other control uses the roofline if there is a calibration, else the threshold; one of them is given.
 
     Raises:
         UserError: for an invalid option or file.
     """
-    if calibration:
-        _require_unset("--threshold", threshold, "without --calibration, whose roofline decides")
     roofline = read_calibration(calibration) if calibration else None
 
     def rule(gamma: int, accepted: float | None) -> SwitchRule:
-        return Roofline(roofline, gamma, accepted) if roofline else Threshold(32 if threshold is None else threshold)
+        if roofline:
+            return Roofline(roofline, gamma, accepted)
+        assert threshold is not None
+        return Threshold(threshold)
 
     before = read_rollouts(records)
     after = replay(Control(Ladder(_gammas(gamma)), rule, ramp), before)
