@@ -154,7 +154,7 @@ def test_a_number_of_a_summary_has_the_word_for_its_direction(value, timed, expe
         (False, "yes", "an effect"),
         (True, "yes", "an effect"),
         (True, "open", "not decided"),
-        (False, "open", "no significant effect"),
+        (False, "open", "inconclusive"),
     ],
 )
 def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding, verdict):
@@ -186,7 +186,7 @@ def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding
         ),
         (
             {"verdict": "not decided", "column": "rollout_seconds", "uneven": 1.64},
-            "not judged: runs with equal work differed in time by a factor of up to 1.64.",
+            "not decided: equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
         (
@@ -196,7 +196,7 @@ def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding
                 "uneven": 1.64,
                 "p_corrected": math.nan,
             },
-            "not judged: runs with equal work differed in time by a factor of up to 1.64.",
+            "not decided: equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
         ({"verdict": "agrees", "uneven": 1.64}, "agrees with the paper.", "yes"),

@@ -16,7 +16,7 @@ from redraft.analysis.pages.headline import HeadlineNumber, directed, points
 from redraft.analysis.reference.published import Published
 from redraft.analysis.tables.cell_verdicts import MISSING, NOT_COMPARABLE, UNEVEN
 from redraft.analysis.tables.files import read_cells
-from redraft.config import Experiments
+from redraft.config import Experiments, Preset
 from redraft.errors import UserError
 from redraft.files import errors_of_reading, write_atomically
 from redraft.result_files import read_with_hash
@@ -77,7 +77,7 @@ def _summary_row(heading: str, number: HeadlineNumber) -> dict[str, str]:
     word = ("less" if number.timed else "fewer") if number.form == "percent fewer" else ""
     reported, verdict = number.reported, number.verdict
     if verdict == NOT_COMPARABLE:
-        effect = "an effect" if number.finding == "yes" else UNEVEN if number.uneven else "no significant effect"
+        effect = "an effect" if number.finding == "yes" else UNEVEN if number.uneven else INCONCLUSIVE
         verdict = f"{effect}; no comparable number"
     return {
         "": number.short,
@@ -132,7 +132,8 @@ def _paper(published: Published, paper: str, experiments: Experiments, page: Pat
     yield from list(_figures(published, paper, experiments, page))[:FIGURES]
     if layout.claims(paper).exists():
         yield from _claims(read_with_hash(layout.claims(paper), CLAIMS), record, _link(layout.claims(paper), page))
-    yield f"{_campaign(record)} {_not_trained(record, paper, experiments)}".strip()
+    preset = experiments.preset(record["preset"])
+    yield f"{_campaign(record, preset)} {_not_trained(record, paper, experiments)}".strip()
     data = {"tables": layout.tables(paper), "figures": layout.figures(paper), "records": layout.collected(paper)}
     yield "All " + ", ".join(f"[{name}]({_link(folder, page)})" for name, folder in data.items()) + "."
 
@@ -174,7 +175,7 @@ def _claims(claims: Iterable[Mapping[str, Any]], record: Mapping[str, Any], link
     yield f"{also * bool(rows)}All {total} [claims]({link}): {counted}."
 
 
-def _campaign(record: Mapping[str, Any]) -> str:
+def _campaign(record: Mapping[str, Any], preset: Preset) -> str:
     """Cost and origin of a campaign."""
     runs = sum(map(len, record["cells"].values()))
     machines = "; ".join(f"{m['processor']}, {m['cores']} cores, Python {m['python']}" for m in record["machines"])
@@ -182,8 +183,10 @@ def _campaign(record: Mapping[str, Any]) -> str:
     doi = f"[{archive['doi']}](https://doi.org/{archive['doi']})" if archive["doi"] else "not deposited yet"
     commits = ", ".join(commit[:12] for commit in record["commits"])
     seeds = max(map(len, record["cells"].values()))
+    # Without blocks a seed is an own unit of the statistics.
+    blocks = f"in {record['blocks']} blocks" if preset.blocks > 1 else "all of one initial policy and its problems"
     return (
-        f"{runs} runs of {len(record['cells'])} cells, with up to {seeds} seeds, in {record['blocks']} blocks; "
+        f"{runs} runs of {len(record['cells'])} cells, with up to {seeds} seeds, {blocks}; "
         f"{record['hours']:.1f} hours of training. Code: {commits}. Machine: {machines}. Archive of all rollouts, "
         f"generations and grades: `{archive['file']}`, {archive['bytes'] / 1e6:.0f} MB ({doi})."
     )
@@ -198,7 +201,7 @@ def _not_trained(record: Mapping[str, Any], paper: str, experiments: Experiments
         return ""
     of_paper = f"the paper's {len(cells)} cells"
     if len(possible) < len(cells):
-        of_paper = f"the {len(possible)} cells that this preset can run, of {of_paper},"
+        of_paper = f"the {len(possible)} cells of the paper's {len(cells)} that this preset can run"
     command = f"snakemake reproduction --config preset={preset.name} papers={paper}"
     return f"{missing} of {of_paper} were not trained for these results; `{command}` trains them."
 
