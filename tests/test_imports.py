@@ -228,6 +228,7 @@ ALLOWED = {
     "redraft.analysis.measuring": {*ROOMS_OF_ANALYSIS, "redraft.config", "redraft.layout"},
     "redraft.analysis.decided": {*ROOMS_OF_ANALYSIS, "redraft.analysis.measuring", "redraft.config", "redraft.layout"},
     "redraft.analysis.reference": {
+        "redraft.analysis.measuring",
         "redraft.analysis.pages",
         "redraft.result_files",
         *BASE,

@@ -220,7 +220,7 @@ def test_timings_and_the_laboratory_are_wanted_by_name_or_where_they_exist():
     file = plan.layout.timing("spec_rl", 0)
     file.parent.mkdir(parents=True)
     file.touch()
-    assert plan.timing_files("spec_rl") == [file]
+    assert plan.timing_files("spec_rl") == [], "the cells of another target would make it again"
     assert len(planned("timing").timing_files("spec_rl")) == len(plan.preset.seeds)
 
 

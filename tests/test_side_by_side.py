@@ -199,5 +199,6 @@ def test_the_agreement_says_how_far_rounds_are_apart(timed):
     agreement = first_epoch_spread(Runs(pd.DataFrame(), with_repeats(steps, manifests, layout, "p"), pd.DataFrame()))
     assert agreement.largest == pytest.approx(5 / 3)
     assert agreement.repeats == pytest.approx((6 / 3 + 8 / 5) / 2)
+    assert agreement.repeated == 0.5, "those of one of two seeds"
     before = first_epoch_spread(Runs(pd.DataFrame(), steps, pd.DataFrame()))
     assert math.isnan(before.repeats)

@@ -28,6 +28,8 @@ def test_runs_that_decode_the_same_in_the_first_epoch_are_compared():
     assert found.groups == 2
     assert found.largest == pytest.approx(6 / 4)
     assert found.median == pytest.approx((6 / 4 + 1.1) / 2)
+    assert found.farthest == "b and a, seed 0"
+    assert found.repeated == 0
 
 
 def test_runs_of_other_seeds_or_other_tokens_are_not():

@@ -128,14 +128,18 @@ class TimingSpread:
         largest: the same of the set where they differ most.
         repeats: longest over shortest seconds of a step's rollouts that were repeated, median over the steps; NaN where
             nothing was.
+        repeated: share of runs that were repeated.
         seeds: of these runs.
+        farthest: names of the two runs that differ most.
     """
 
     groups: int
     median: float
     largest: float
     repeats: float = math.nan
+    repeated: float = field(default=0.0, compare=False)
     seeds: frozenset[int] = field(default=frozenset(), compare=False)
+    farthest: str = field(default="", compare=False)
 
     @property
     def comparable(self) -> bool:
@@ -182,22 +186,32 @@ def first_epoch_spread(runs: Runs, cells: frozenset[str] | None = None) -> Timin
     Returns:
         None where no two runs did the same work.
     """
-    work, spread, seeds = _first_epochs(runs), [], set()
+    work = _first_epochs(runs)
     if cells is not None:
         work = work[work.index.get_level_values("cell").isin(cells)]
+    found: list[tuple[float, int, str]] = []
     # Equal in every step and of one seed, which is the same work; an equal sum may be of other steps.
     for (seed, _), part in work.groupby(["seed", "tokens"]):
-        ratios = [_ratio(part.loc[part["speculates"] == 0, "rollout"])]
+        seconds = [part.loc[part["speculates"] == 0, "rollout"]]
         for _, alike in part[part["learning"] > 0].groupby("trained"):
-            ratios.append(_ratio(alike["learning"]) if alike["speculates"].any() else math.nan)
-        if not all(map(math.isnan, ratios)):
-            spread.append(np.nanmax(ratios))
-            seeds.add(seed)
-    if not spread:
+            seconds += [alike["learning"]] if alike["speculates"].any() else []
+        ratios = [(ratio, each) for each in seconds if not math.isnan(ratio := _ratio(each))]
+        if ratios:
+            ratio, each = max(ratios, key=lambda pair: pair[0])
+            found.append((ratio, seed, f"{each.idxmax()[0]} and {each.idxmin()[0]}, seed {seed}"))
+    if not found:
         return None
-    found = pd.Series(spread)
-    repeats = float(runs.steps[SPREAD].median()) if SPREAD in runs.steps else math.nan
-    return TimingSpread(len(found), float(found.median()), float(found.max()), repeats, frozenset(seeds))
+    ratios_found, seeds, _ = zip(*found, strict=True)
+    timed = runs.steps.groupby(["cell", "seed"])[SPREAD].any() if SPREAD in runs.steps else pd.Series([False])
+    return TimingSpread(
+        len(found),
+        float(np.median(ratios_found)),
+        float(max(ratios_found)),
+        float(runs.steps[SPREAD].median()) if SPREAD in runs.steps else math.nan,
+        float(timed.mean()),
+        frozenset(seeds),
+        max(found)[2],
+    )
 
 
 def _ratio(seconds: pd.Series) -> float:

@@ -27,7 +27,7 @@ from redraft.data_dictionary import write_descriptions
 from redraft.errors import UserError
 from redraft.files import atomic, own_hash_file, sha256, write_atomically, write_json
 from redraft.layout import Layout
-from redraft.result_files import DERIVED, check_hashes, check_run, read_derived, read_typed, read_with_hash
+from redraft.result_files import DERIVED, check_hashes, check_run, read_derived, read_record, read_typed, read_with_hash
 
 TABLES, FIGURES = (".csv", ".md"), (".csv", ".svg")
 """Suffixes of the published files of tables and figures."""
@@ -80,7 +80,7 @@ def publish(layout: Layout, paper: str, target: Layout, archives: Path) -> dict[
     write_pack(runs_file(target, paper), small, root)
     write_pack(sample_file(target, paper), _sample(runs[0]), root)
     archive = archives / f"{layout.preset}-{paper}.zip"
-    number = _zip(archive, [*_archived(layout, measured, runs)], root)
+    number = _zip(archive, [*_archived(layout, paper, measured, runs)], root)
     digest = sha256(archive)
     described = {
         "file": archive.name,
@@ -113,6 +113,8 @@ def _check(layout: Layout, paper: str, runs: Iterable[RunView]) -> None:
     for run in runs:
         check_run(run.folder, large=True)
         check_code(run)
+    for record in sorted(layout.timing(paper, 0).parent.glob("*.json")):
+        _check_commit(read_record(record, "git")["git"], record)
 
 
 def publish_again(published: Published, paper: str, layout: Layout) -> None:
@@ -154,11 +156,14 @@ def publish_again(published: Published, paper: str, layout: Layout) -> None:
 
 def check_code(run: RunView) -> None:
     """Raise a UserError if no commit names the code of a run."""
-    git = run.manifest["git"]
+    _check_commit(run.manifest["git"], run.folder / "manifest.json")
+
+
+def _check_commit(git: Mapping[str, Any], file: Path) -> None:
     if not git["commit"] or git["modified"] is not False:
         raise UserError(
             "no commit names the code of this run",
-            file=run.folder / "manifest.json",
+            file=file,
             key="git",
             value=f"commit {git['commit']}, modified {git['modified']}",
             hint="commit all changes, remove this run, and train it again",
@@ -220,7 +225,7 @@ def _with_hash(file: Path) -> list[Path]:
     return [found for found in (file, own_hash_file(file)) if found.exists()]
 
 
-def _archived(layout: Layout, measured: Measured, runs: Iterable[RunView]) -> Iterable[Path]:
+def _archived(layout: Layout, paper: str, measured: Measured, runs: Iterable[RunView]) -> Iterable[Path]:
     """All files of runs and of the evaluations of their initial policies that regrading needs."""
     folders = [run.folder for run in runs]
     folders += [Path(str(initial)).parent for initial in measured.runs.runs["initial"].unique()]
@@ -230,6 +235,7 @@ def _archived(layout: Layout, measured: Measured, runs: Iterable[RunView]) -> It
                 yield file
     if layout.precision.exists():
         yield layout.precision
+    yield from sorted(layout.timing(paper, 0).parent.glob("seed*"))
 
 
 def _sample(run: RunView) -> list[Path]:

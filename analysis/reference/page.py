@@ -14,7 +14,7 @@ from redraft.analysis.data.words import with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, about_text, seen_text
 from redraft.analysis.pages.headline import HeadlineNumber, directed, points
 from redraft.analysis.reference.published import Published
-from redraft.analysis.tables.cell_verdicts import MISSING, NOT_COMPARABLE, UNEVEN
+from redraft.analysis.tables.cell_verdicts import INCONCLUSIVE, MISSING, NOT_COMPARABLE, UNEVEN
 from redraft.analysis.tables.files import read_cells
 from redraft.config import Experiments, Preset
 from redraft.errors import UserError

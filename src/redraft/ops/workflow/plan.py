@@ -217,7 +217,7 @@ class CampaignPlan:
         `snakemake reproduction` includes all grids that the paper reports, `snakemake extras` the default grids and
         those beyond the paper, and any other target the preset's default grids. Another target changes the inputs of
         `collect`, so that `collect` and the following rules run again. This takes seconds and loses nothing, since
-        `collect` gathers every finished run. Only timed repetitions (`snakemake timing`) are made again.
+        `collect` gathers every finished run.
         """
         targets = target_grids(self.experiments, self.preset, paper, self.targets())
         return target_cells(self.experiments, self.preset, paper, self._named_grids(paper) or targets)
@@ -384,9 +384,11 @@ class CampaignPlan:
         return [self.layout.initial(*policy) for policy in dict.fromkeys(policies)]
 
     def timing_files(self, paper: str) -> list[Path]:
-        """Files of timed repetitions: for all seeds with the target `timing`, else the existing files."""
-        files = [self.layout.timing(paper, seed) for seed in self.preset.seeds]
-        return [file for file in files if "timing" in self.targets() or file.exists()]
+        """Files of timed repetitions that `collect` waits for: those of all seeds with the target `timing`, else none.
+
+        Existing ones are collected in any case. As inputs, another target's cells would make them again.
+        """
+        return [self.layout.timing(paper, seed) for seed in self.preset.seeds] if "timing" in self.targets() else []
 
     def laboratory_files(self) -> list[Path]:
         """Files of the bias laboratory of the papers that have one."""
