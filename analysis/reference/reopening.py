@@ -44,8 +44,8 @@ def reopen(
         folder: published results, named after their preset.
         output: folder in which `results/<preset>` is made; existing results there are replaced.
         papers: papers to include; all if None.
-        again: whether to measure the collected runs again too, as the workflow does after a change of the code or of
-            what is declared. Else comparisons that were not declared or not possible before are not tested.
+        again: whether to make missing measurements, and to correct all p-values again, as the workflow does after a
+            change of what is declared. Else comparisons that were not declared or not possible before are not tested.
 
     Returns:
         The results, and for each paper the published tables and claims that differ from those made again.
@@ -68,7 +68,7 @@ def reopen(
         with inside(output):
             if again:
                 for paper in chosen:
-                    measure(folder.name, paper)
+                    measure(folder.name, paper, keep=True)
             _write(Layout(folder.name), published, chosen)
     finally:  # else what a failed call left could not be distinguished from results of a campaign
         write_atomically(layout.folder / REOPENED, "\n".join(sorted(_files(layout.folder))))
