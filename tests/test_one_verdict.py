@@ -257,6 +257,7 @@ def test_a_mean_of_speedups_is_made_of_seconds_if_its_targets_are(experiments, c
     tested = source(experiments, uneven_time())
     cells = [each for each in cells_of(expand(spec, {}), tested) if each.column.name == "average_speedup"]
     assert [each.timed for each in cells] == [not decided] * 3, "of a row, and of their mean"
+    assert cells[-1].pairs == ((REUSE, PLAIN),), "a mean compares the cells of each of its rows"
     assert bool(list(comparisons(cells, tested))) == decided
 
 

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import FAMILY, RECORD, Measured
+from redraft.analysis.data.measured import FAMILY, RECORD, Measured, Measuring
 from redraft.analysis.pages.finished_report import record_report
 from redraft.analysis.pages.run_pages import views
 from redraft.analysis.reference import packing, packs, page, published, reopening, site
@@ -211,6 +211,21 @@ def test_what_does_not_belong_together_is_not_published(place, monkeypatch, chan
     assert not target.root.exists()
 
 
+def test_repeated_timings_are_archived_if_a_commit_names_their_code(place, monkeypatch):
+    monkeypatch.setattr(packing, "check_code", lambda run: None)
+    target, file = Layout("smoke", Path("elsewhere")), Layout("smoke").timing("spec_rl", 0)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"seconds")
+    record = file.with_suffix(".json")
+    write_json(record, {"sha256": {}, "made_from": {}, "git": {"commit": "a" * 40, "modified": True}})
+    with pytest.raises(UserError, match="no commit names"):
+        packing.publish(Layout("smoke"), "spec_rl", target, Path("archives"))
+    write_json(record, {"sha256": {}, "made_from": {}, "git": {"commit": "a" * 40, "modified": False}})
+    found = packing.publish(Layout("smoke"), "spec_rl", target, Path("archives"))
+    with zipfile.ZipFile(Path("archives") / found["archive"]["file"]) as archive:
+        assert {file.as_posix(), record.as_posix()} <= set(archive.namelist())
+
+
 @pytest.mark.parametrize("git", [{"commit": None, "modified": None}, {"commit": "a" * 40, "modified": True}])
 def test_runs_of_code_without_a_commit_are_not_published(place, git):
     run = views(Layout("smoke"), "spec_rl", Runs.load(Layout("smoke").collected("spec_rl")))[0]
@@ -334,7 +349,10 @@ def test_what_follows_from_published_runs_is_made_again(place, mistake, capsys, 
     main_ended(["report", str(folder), "--output", "out"])
     assert "another tables/spec_rl/table01.csv" in " ".join(capsys.readouterr().err.split())
     assert record.read_bytes() == old
-    main_ended(["report", str(folder), "--output", "out", "--update"])
+    with monkeypatch.context() as patch:
+        # What was measured is kept, since some of it needs rollouts, which published results lack.
+        patch.setattr(Measuring, "_points", lambda own, key, make: own.found[key] if key[0] in own._cells else make())
+        main_ended(["report", str(folder), "--output", "out", "--update"])
     assert "replaced the tables and claims" in capsys.readouterr().out
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
     assert pages[1].read_text() == shown[1]
@@ -408,6 +426,8 @@ def test_the_page_has_tables_figures_verdicts_and_cost(packed):
         assert link.startswith("https://") or (packed / "results" / link).exists(), link
     assert sum(link.endswith(".svg") for link in links) == 2
     assert record["commits"][0][:12] in text
+    assert "in 2 blocks; " in text
+    assert "all of one initial policy" in page._campaign(record, Experiments().preset("smol")), "without blocks"
     cells = Experiments().cells("spec_rl", Experiments().grids("spec_rl", beyond_paper=False))
     missing = {cell.id for cell in cells} - record["cells"].keys()
     assert f"{len(missing)} of the paper's {len(cells)} cells were not trained for these results" in text
