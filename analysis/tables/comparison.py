@@ -128,7 +128,6 @@ class TableCell:
     Attributes:
         values: by seed, in the column's unit.
         cells: whose runs they come from.
-        pairs: cells that are compared, if not these.
         noises: standard errors that sampling alone causes, by evaluated policies (cell, steps done) and by seed, in
             the column's unit and negative for a baseline; empty where they are unknown.
         applicable: false if there can be no such value.
@@ -136,6 +135,7 @@ class TableCell:
         bound: reason why the values of cell and baseline cannot be tested (`bound_of`); else empty.
         blocks: of the seeds.
         kept: share of the baseline's gain in an accuracy, where the column is the difference.
+        pairs: the cells that are compared with each other, where these are not `cells` themselves.
     """
 
     line: TableLine
@@ -143,13 +143,13 @@ class TableCell:
     values: Mapping[int, float]
     reported: float
     cells: tuple[str, ...]
-    pairs: tuple[tuple[str, ...], ...] = ()
     noises: Mapping[tuple[str, int | None], BySeed] = field(default_factory=dict)
     applicable: bool = True
     timed: bool = False
     bound: str = ""
     blocks: Blocks = field(default_factory=Blocks, repr=False)
     kept: GainKept | None = None
+    pairs: tuple[tuple[str, ...], ...] = ()
 
     @property
     def compared(self) -> bool:
