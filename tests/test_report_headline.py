@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -270,6 +271,15 @@ def test_an_interval_that_hides_all_points_is_cut_with_an_arrow():
 
 def test_a_plot_without_a_finished_run_is_empty():
     assert headline_plot([headline_point("times", math.nan, math.nan, math.nan)], log=True) == ""
+
+
+def test_a_long_label_has_its_place():
+    """The longest declared one was cut at its beginning; labels end 8 pixels before the plot."""
+    point = headline_point("times", 2, 1.5, 3)
+    longest = max((h.short for paper in Experiments().papers for h in Experiments().tables(paper).headlines), key=len)
+    for short in ("short", longest):
+        plot = headline_plot([replace(point, short=short)], log=True)
+        assert float(re.search(rf'<text x="([\d.]+)"[^>]*>{re.escape(short)}<', plot)[1]) >= 6.4 * len(short)
     assert claim_plot([{"mean": None, "low": None, "high": None, "threshold": 1.0, "expected": "above"}]) == ""
 
 

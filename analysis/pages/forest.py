@@ -18,7 +18,9 @@ from redraft.analysis.pages.headline import HeadlineNumber, number
 from redraft.analysis.tables.render import TEMPLATES
 
 LABEL, WIDTH, LINE = 232, 300, 25
-"""Pixels: width of labels, width of the plot, height of a line."""
+"""Pixels: least width of labels, width of the plot, height of a line."""
+CHARACTER = 6.8
+"""Pixels of a label's character, in the mean of wide fonts; a longer label makes the drawing wider."""
 SMALL, SMALL_LINE = 150, 13
 """Pixels: width of a claim's plot and height of one of its lines."""
 MAX_LINES = 6
@@ -70,7 +72,7 @@ def headline_plot(points: Sequence[HeadlineNumber], log: bool, noise: float = ma
             neutral=axis(neutral),
             band=[axis(edge) for edge in band],
             ticks=_ticks(axis),
-            label=LABEL,
+            label=max(LABEL, round(CHARACTER * max(len(p.short) for p, *_ in drawn))),
             width=WIDTH,
             line=LINE,
             height=LINE * len(lines),
