@@ -130,15 +130,18 @@ def test_a_campaign_outlives_its_controller_and_waits_for_a_drained_node(disturb
     process = disturbed.start("--", *scores)
     halted = disturbed.halted(3)
     assert sorted(disturbed.trainings(cell)[0]["owner"]["devices"] for cell in CELLS) == ["0", "1"], "both run now"
-    cluster.stop_controller()
-    for training in halted.values():
-        signal_to(training, signal.SIGCONT)
-    until(lambda: not any(trainer(disturbed.folder, cell) for cell in CELLS))
-    cluster.start_controller()
+    # Drained while both train: after that, a job that becomes ready would start at once.
     cluster.ask("scontrol", "update", "nodename=one", "state=drain", "reason=test")
-    until(lambda: any("rule_generate" in job for job in cluster.jobs("pending").values()))
-    assert process.poll() is None
-    cluster.ask("scontrol", "update", "nodename=one", "state=resume")
+    try:
+        cluster.stop_controller()
+        for training in halted.values():
+            signal_to(training, signal.SIGCONT)
+        until(lambda: not any(trainer(disturbed.folder, cell) for cell in CELLS))
+        cluster.start_controller()
+        until(lambda: any("rule_generate" in job for job in cluster.jobs("pending").values()))
+        assert process.poll() is None
+    finally:
+        cluster.ask("scontrol", "update", "nodename=one", "state=resume")
     code, text = end(process)
     assert code == 0, text[-3000:]
     assert [len(disturbed.trainings(cell)) for cell in CELLS] == [1, 1]
