@@ -11,7 +11,6 @@ from redraft.analysis.measuring import families_of
 from redraft.analysis.tables.comparison import TableSource
 from redraft.analysis.tables.resolved import Resolved
 from redraft.config import Experiments
-from redraft.config.quantities import AT_EQUAL
 from redraft.layout import Layout
 
 SIZES = (2, 3, 5, 10, 20, 30)
@@ -42,10 +41,7 @@ class DecidedClaims:
 
 
 class FirstBlocks(Measuring):
-    """The measurements of the first blocks alone, as of a fixed campaign.
-
-    Those at an equal budget are made again, since the budget is the smallest of all runs.
-    """
+    """The measurements of the first blocks alone, as of a fixed campaign."""
 
     def __init__(self, measured: Measured, units: int) -> None:
         runs = measured.runs
@@ -53,7 +49,7 @@ class FirstBlocks(Measuring):
         kept = list(dict.fromkeys(unit.values()))[:units]
         seeds = {seed for seed in unit if unit[seed] in kept}
         frames = (frame[frame["seed"].isin(seeds)] for frame in (runs.runs, runs.steps, runs.scores))
-        kept_points = {key: _of(points, seeds) for key, points in measured.found.items() if AT_EQUAL not in key[1]}
+        kept_points = {key: _of(points, seeds) for key, points in measured.found.items()}
         super().__init__(Runs(*frames), kept_points)
 
 

@@ -2,7 +2,7 @@
 
 from redraft.analysis.claims import verdicts as claims
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import Measured, Measuring, main_quantities
+from redraft.analysis.data.measured import Measured, Measuring, main_quantities, of_rollouts
 from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.reported_tables import no_reported
 from redraft.analysis.data.statistics import Families
@@ -23,10 +23,10 @@ def measure(preset: str, paper: str, *, keep: bool = False) -> None:
     Args:
         preset: name of the preset.
         paper: folder of the paper.
-        keep: keep earlier measurements, and make only missing ones. Some need rollouts, which published results lack.
+        keep: keep earlier measurements that need rollouts, which published results lack.
     """
     experiments, folder = Experiments(), Layout(preset).collected(paper)
-    measured = Measuring(Runs.load(folder), Measured.load(folder).found if keep else None)
+    measured = Measuring(Runs.load(folder), of_rollouts(Measured.load(folder).found) if keep else None)
     resolved = resolve(experiments, paper, preset, measured.runs)
     # Before `save`: these calls make the measurements that are written.
     families = families_of(TableSource(measured, no_reported(), resolved), experiments)

@@ -31,10 +31,11 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.statistics import RATIOS, paired
 from redraft.analysis.data.timing import is_timed
-from redraft.analysis.reference.numbers import DIFFERS, LEAST, ComparedNumber, judged, predicted
+from redraft.analysis.reference.numbers import DIFFERS, ComparedNumber, judged, least_deviation, predicted
 from redraft.cli.terminal import table
 from redraft.config import Experiments, Run
 from redraft.config.quantities import ACCURACY
+from redraft.config.tables import Column
 from redraft.files import numbers_of_records, sha256, steps_in
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.acceptance.rule import Distributions
@@ -121,7 +122,7 @@ def collected(folders: dict[tuple[str, int], Path]) -> Runs:
     return Runs(pd.DataFrame(keys), pd.concat(frames, ignore_index=True), pd.DataFrame())
 
 
-def numbers(runs: Runs, experiments: Experiments) -> Iterator[tuple[str, str, dict[int, float], bool]]:
+def numbers(runs: Runs, experiments: Experiments) -> Iterator[tuple[str, Column, dict[int, float], bool]]:
     """Cell, column and values by seed of the tables' numbers, and whether they are ratios."""
     for each in experiments.tables(PAPER).tables:
         for column in getattr(each, "columns", []):
@@ -131,9 +132,9 @@ def numbers(runs: Runs, experiments: Experiments) -> Iterator[tuple[str, str, di
             for cell in (BASELINE, REUSE):
                 values = by_seed(runs, column.quantity, cell)
                 if not column.relative:
-                    yield cell, column.name, values, False
+                    yield cell, column, values, False
                 elif cell != BASELINE:
-                    yield cell, column.name, paired(values, base, column.relative), column.relative in RATIOS
+                    yield cell, column, paired(values, base, column.relative), column.relative in RATIOS
 
 
 def differing(own: Runs, published: Runs, experiments: Experiments) -> list[str]:
@@ -144,7 +145,8 @@ def differing(own: Runs, published: Runs, experiments: Experiments) -> list[str]
         if not values or not known:
             continue
         means = (float(np.mean([*side.values()])) for side in (values, known))
-        number = ComparedNumber(0, cell, column, cell, next(means), 0, next(means), 0, least=LEAST.get(column, 0.0))
+        least = 0.0 if column.relative else least_deviation(column)
+        number = ComparedNumber(0, cell, column.name, cell, next(means), 0, next(means), 0, least=least)
         sides = ({seed: [value] for seed, value in side.items()} for side in (values, known))
         compared.append(predicted(number, *sides, is_ratio))
     return [f"{each.column} of {each.row}" for each in judged(compared)[0] if each.outcome == DIFFERS]

@@ -271,6 +271,9 @@ def test_reported_tables_that_are_missing_or_damaged_are_named(tmp_path):
         (whole[:-3], "cut off"),
         (whole[: whole.rindex("qwen")], "cut off"),
         (whole.replace(",29.2", ",many"), "not a number"),
+        (whole.replace(",29.2", ",2_9.2"), "not a number"),
+        (whole.replace(",90,", ",9O,", 1), "line 2 is no whole number"),
+        (whole.replace("grpo,", "grpo ,", 1), "a blank begins or ends a text of line 2"),
         ("a,b\n1,2\n", "wrong header"),
         ("", "damaged"),
     ):

@@ -1141,6 +1141,32 @@ def test_a_preset_may_start_from_another_one(folder):
     assert error.value.file == file
 
 
+def test_a_part_of_another_kind_replaces_that_of_a_preset_s_base(folder):
+    """Fields of one kind mean nothing in another, and its defaults count."""
+    data = "{deepmath-6k: {kind: file, path: p.jsonl, size: 32}}"
+    text = f"{{name: mine, base: smoke, description: Mine., data: {data}, trainer: {{epochs: 7}}}}"
+    (folder / "experiments/presets/mine.yaml").write_text(text)
+    mine, smoke = (Experiments(folder).preset(name) for name in ("mine", "smoke"))
+    assert mine.data["deepmath-6k"] == ProblemFile(path="p.jsonl", size=32)
+    assert mine.trainer == smoke.trainer | {"epochs": 7}
+
+
+def test_a_precision_that_a_site_sets_for_verl_is_part_of_a_run():
+    """Else a run could change it between two of its checkpoints."""
+    run = Experiments(ROOT).run("spec_rl/grpo-vanilla", 0, "verl-tiny")
+
+    def of(keys):
+        return run_fingerprint(run.model_copy(update={"engine": run.engine.model_copy(update={"verl": keys})}))
+
+    actor = "actor_rollout_ref.actor.fsdp_config"
+    assert of({}) == of({f"{actor}.offload_policy": True}) == run_fingerprint(run)
+    changed = [
+        *({f"{actor}.model_dtype": "bf16"}, {actor: {"mixed_precision": {"param_dtype": "fp32"}}}),
+        *({"actor_rollout_ref.rollout.dtype": "float16"}, {"critic.fsdp.model_dtype": "bf16"}),
+    ]
+    assert len({of({}), *map(of, changed)}) == 1 + len(changed)
+
+
 def test_a_preset_has_the_papers_values_at_its_base(folder):
     (folder / "experiments/presets/mine.yaml").write_text("{name: mine, base: tiny, description: Mine., seeds: [5]}")
     experiments = Experiments(folder)

@@ -233,6 +233,24 @@ def called(folder, monkeypatch, capsys, *arguments):
     return end.value.code or 0, printed.out, printed.err
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("ar3po/reported.yaml", "staged: ar3po", "staged: ar3p0", ["key.method.names.staged", "ar3p0", "ar3po"]),
+        ("ar3po/reported/table01.csv", ",ar3po,", ",ar3po ,", ["a blank begins or ends a text"]),
+        ("spec_rl/reported/table01.csv", ",math500,", ",math500,-", ["math500", "0 to 100"]),
+    ],
+)
+def test_a_mistake_in_what_names_a_paper_s_rows_is_no_missing_row(folder, monkeypatch, capsys, file, old, new, words):
+    """Claims on the paper's numbers would be judged without them."""
+    path = folder / "experiments" / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    code, _, err = called(folder, monkeypatch, capsys, "validate", file.partition("/")[0])
+    assert code == 2
+    assert all(word in err for word in words), err
+
+
 def test_check_prints_the_first_mistake_of_each_paper(folder, monkeypatch, capsys):
     code, out, err = called(folder, monkeypatch, capsys, "validate")
     assert (code, err) == (0, "")

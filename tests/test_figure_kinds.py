@@ -278,6 +278,10 @@ def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_f
     }
     whole = figure("surface", panel)
     monkeypatch.setenv(PUBLISHED, str(tmp_path / "elsewhere"))
+    with pytest.raises(UserError, match="there is no such folder"):
+        figure_data(whole, runs, paper_scale=False)
+    monkeypatch.delenv(PUBLISHED)
+    monkeypatch.chdir(tmp_path)
     nothing = figure_data(whole, runs, paper_scale=False)
     assert nothing.empty
     assert absent(whole, nothing) == "No data."

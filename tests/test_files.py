@@ -5,7 +5,8 @@ import os
 import pytest
 from safetensors.numpy import save_file
 
-from redraft.files import atomic, atomic_folder, steps_in, write_json
+from redraft.errors import UserError
+from redraft.files import atomic, atomic_folder, read_json, steps_in, write_json
 
 
 @pytest.fixture(params=[0o022, 0o002, 0o077], ids=oct)
@@ -41,3 +42,10 @@ def test_steps_are_ordered_by_number_however_many_digits_they_have(tmp_path):
     assert [path.name for path in steps_in(tmp_path).values()] == ["step-0100", "step-9990", "step-10000"]
     assert list(steps_in(tmp_path, ".parquet")) == [1]
     assert steps_in(tmp_path / "nothing") == {}
+
+
+def test_a_key_that_occurs_twice_is_no_json(tmp_path):
+    """Python would keep the last value, and JSON allows no other reading."""
+    (tmp_path / "f.json").write_text('{"a": {"b": 1, "b": 2}}')
+    with pytest.raises(UserError, match="the key 'b' occurs twice"):
+        read_json(tmp_path / "f.json")

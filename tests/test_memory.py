@@ -198,6 +198,16 @@ def test_a_correct_response_that_is_used_again_enters_once():
     assert memory.drafts(0).keys() == {0, 1}
 
 
+def test_a_response_that_is_used_again_does_not_enter_when_the_first_one_is_evicted():
+    """It would displace the newer one that evicted it."""
+    first, newer = group(rewards=(1.0,), seed=1), Sample(make(sample=1, seed=7), 1.0)
+    again = reused(first.rollouts[0], 0)
+    memory = memory_of(first, Group(0, 1, (again, newer)), visits=1, correct=1)
+    assert same_all(memory.correct(0), [newer.rollout])
+    memory.put(Group(0, 2, (again,)))
+    assert same_all(memory.correct(0), [newer.rollout])
+
+
 def test_the_same_tokens_sampled_at_another_step_are_another_response():
     first = group(rewards=(1.0,), seed=1)
     later = replace(first.rollouts[0], sampled_at=first.rollouts[0].sampled_at + 1)

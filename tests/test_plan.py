@@ -54,6 +54,8 @@ def finish(plan, cell, seed):
         ({"seeds": 0}, ["seeds", "at least 1"]),
         ({"seeds": "some"}, ["seeds", "some"]),
         ({"papers": "spec"}, ["papers", "spec"]),
+        ({"papers": ","}, ["papers", "a name is empty"]),
+        ({"papers": "spec_rl,"}, ["papers", "a name is empty"]),
     ],
 )
 def test_a_wrong_value_of_config_is_named(config, words):

@@ -214,6 +214,8 @@ def first(column, change):
     return changed
 
 
+other_prompt = first("prompt_tokens", lambda row: row + 1)
+
 BROKEN = {
     "lacks a column": (lambda f: f.drop(columns="log_probs"), "log_probs"),
     "different numbers of tokens and log-probabilities": (first("log_probs", lambda row: row[:-1]), "prompt"),
@@ -224,7 +226,10 @@ BROKEN = {
     "this row has the wrong type": (first("tokens", lambda row: row[:0]), "at least one"),
     "rollouts of two epochs": (lambda f: f[f["epoch"] == 1], "epoch"),
     "this rollout occurs twice": (lambda f: pd.concat([f, f.iloc[:1]]), "epoch, prompt, sample"),
-    "different tokens in two rows": (first("prompt_tokens", lambda row: row + 1), "prompt_tokens"),
+    "must have whole numbers": (lambda f: f.assign(epoch=f["epoch"].map({0: "9", 1: "10"})), "epoch"),
+    "and none missing": (lambda f: f.assign(prompt=f["prompt"].where(f.index > 0).astype("Int64")), "prompt"),
+    "one prompt has different tokens": (lambda f: other_prompt(f[::-1]), "prompt_tokens"),
+    "different tokens in two rows": (other_prompt, "prompt_tokens"),
 }
 
 

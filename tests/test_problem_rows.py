@@ -437,6 +437,39 @@ def test_a_narrow_float_is_its_shortest_decimal(tmp_path, kind, values, texts):
 
 
 @pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (pa.struct([("truth", pa.float32())]), "answer.truth"),
+        (pa.list_(pa.float32()), "answer.0"),
+        (pa.large_list(pa.struct([("truth", pa.float32())])), "answer.0.truth"),
+    ],
+)
+def test_a_narrow_float_within_another_value_is_its_shortest_decimal_too(tmp_path, kind, path):
+    def nested(value):
+        for name in reversed(path.split(".")[1:]):
+            value = {name: value} if name == "truth" else [value]
+        return value
+
+    answers = pa.array([nested(0.1), nested(123.456)], kind)
+    pq.write_table(pa.table({"problem": ["p", "q"], "answer": answers}), file := tmp_path / "problems.parquet")
+    problems = load_problems(ProblemFile(path=str(file), size=2, answer=path))
+    assert [problem.answer for problem in problems] == ["0.1", "123.456"]
+    answers = pa.array([nested(123456789.0)], kind)
+    pq.write_table(pa.table({"problem": ["p"], "answer": answers}), file)
+    with pytest.raises(UserError, match="lacks digits"):
+        load_problems(ProblemFile(path=str(file), size=1, answer=path))
+
+
+def test_a_column_that_occurs_twice_is_refused(tmp_path):
+    """Of two columns of answers one would be taken."""
+    arrays = [pa.array(["p"]), pa.array(["2"]), pa.array(["999"])]
+    table = pa.Table.from_arrays(arrays, names=["problem", "answer", "answer"])
+    pq.write_table(table, file := tmp_path / "problems.parquet")
+    with pytest.raises(UserError, match=r"a column occurs twice(.|\n)*answer"):
+        load_problems(ProblemFile(path=str(file), size=1))
+
+
+@pytest.mark.parametrize(
     ("kind", "value"), [(pa.float32(), 2.0**24), (pa.float16(), 2.0**11), (pa.float32(), math.nan)]
 )
 def test_a_narrow_float_that_may_lack_digits_is_refused(tmp_path, kind, value):

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import FAMILY, RECORD, Measured, Measuring
+from redraft.analysis.data.measured import FAMILY, MEASURED, RECORD, Measured, Measuring, of_rollouts
 from redraft.analysis.pages.finished_report import record_report
 from redraft.analysis.pages.run_pages import views
 from redraft.analysis.reference import packing, packs, page, published, reopening, site
@@ -35,6 +35,7 @@ from redraft.analysis.reference.numbers import (
     USUAL,
     ComparedNumber,
     judged,
+    least_deviation,
     of_times,
     predicted,
 )
@@ -324,6 +325,10 @@ def test_published_results_are_checked_when_they_are_read(place, mistake):
     assert "no published results" in mistake(place, "report", "results/reference/smoke")
 
 
+def kept(key):
+    return bool(of_rollouts({key: []}))
+
+
 def test_what_follows_from_published_runs_is_made_again(place, mistake, capsys, monkeypatch):
     """Also what was not tested before. The result is that of the campaign, and what was declared later."""
     monkeypatch.setattr(page, "NOT_SHOWN", "")
@@ -336,11 +341,14 @@ def test_what_follows_from_published_runs_is_made_again(place, mistake, capsys, 
     family = layout.collected("spec_rl") / FAMILY
     pd.read_parquet(family).iloc[:1].to_parquet(family)
     measured = layout.collected("spec_rl") / RECORD
+    values = layout.collected("spec_rl") / MEASURED
+    pd.read_parquet(values).assign(value=lambda frame: frame["value"].where(frame.index > 0, -1)).to_parquet(values)
     hashes = json.loads(measured.read_text())
-    write_json(measured, hashes | {"sha256": hashes["sha256"] | {FAMILY: sha256(family)}})
+    changed = {FAMILY: sha256(family), MEASURED: sha256(values)}
+    write_json(measured, hashes | {"sha256": hashes["sha256"] | changed})
     stale = layout.tables("spec_rl") / "table98.csv"
     shutil.copy(table, stale)
-    for file in (table, family, measured, stale):
+    for file in (table, family, values, measured, stale):
         rehash(file)
     write_json(record, json.loads(record.read_text()) | {"headlines": [], "claims": {}})
     for file, text in zip(pages, shown, strict=True):
@@ -350,8 +358,9 @@ def test_what_follows_from_published_runs_is_made_again(place, mistake, capsys, 
     assert "another tables/spec_rl/table01.csv" in " ".join(capsys.readouterr().err.split())
     assert record.read_bytes() == old
     with monkeypatch.context() as patch:
-        # What was measured is kept, since some of it needs rollouts, which published results lack.
-        patch.setattr(Measuring, "_points", lambda own, key, make: own.found[key] if key[0] in own._cells else make())
+        # What needs rollouts is kept, since published results lack them; all else is measured again.
+        measure = Measuring._points
+        patch.setattr(Measuring, "_points", lambda own, key, make: measure(own, key, None if kept(key) else make))
         main_ended(["report", str(folder), "--output", "out", "--update"])
     assert "replaced the tables and claims" in capsys.readouterr().out
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
@@ -1006,7 +1015,16 @@ def test_a_mean_of_speedups_depends_on_times_where_one_of_them_does():
     timed, steps, mean = column("a", "hours_to:1:reward"), column("b", "steps_to:1:reward"), column("m", AVERAGE)
     assert of_times([timed, steps, mean]) == {"a", "m"}
     assert of_times([steps, mean]) == set()
-    assert of_times([column("c", "tail_share"), column("d", "seconds.rollout")]) == {"c", "d"}
+    assert of_times([column("c", "mean:tail_share"), column("d", "mean:seconds.rollout")]) == {"c", "d"}
+    assert of_times([column("e", "sum:predicted_seconds.h100"), column("f", "reuse_epochs:drift")]) == set()
+
+
+@pytest.mark.parametrize("quantity", ["reuse_epochs:drift", "last_epoch:drift"])
+def test_a_drift_is_compared_with_what_rounding_makes_of_it_however_a_table_reduces_it(quantity):
+    """A table names the quantity of a run, and the least deviation is one of a step."""
+    column = Column(name="a", title="a", quantity=quantity)
+    assert least_deviation(column) == LEAST["drift"] > 0
+    assert least_deviation(column.model_copy(update={"quantity": "reuse_epochs:kl"})) == 0
 
 
 def test_published_blocks_are_those_of_the_time_of_the_runs(place):

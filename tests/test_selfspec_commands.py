@@ -191,8 +191,16 @@ def test_positions_and_draft_lengths_of_records_have_limits_and_one_spelling(fol
 
 def write_records(folder, records):
     file = folder / "steps.jsonl"
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    file.write_text("".join(json.dumps({"quantisation_error": 0.1} | record) + "\n" for record in records))
     return file
+
+
+def test_blocks_of_other_drafters_are_rejected(folder):
+    """They may have fewer proposals than the draft length: 100 blocks of 2 at γ = 8 are no 25 blocks of 8."""
+    record = {"step": 0, "draft_length": 8, "proposed_from": {"0": 200.0}, "kept_from": {"0": 180.0}}
+    (folder / "steps.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(UserError, match="of another drafter than self-speculation"):
+        measured_acceptance(folder / "steps.jsonl")
 
 
 def test_responses_of_quantiles_begin_in_random_order(folder):
@@ -279,7 +287,7 @@ def test_a_mistake_is_one_message(name, mistake, folder):
     arguments, parts = MISTAKES[name]
     (folder / "moe.json").write_text(json.dumps(CONFIGURATIONS["Qwen2.5-7B"] | {"num_experts": 64}))
     (folder / "plain.jsonl").write_text('{"step": 0}\n')
-    blocks = {"proposed_from": {"0": 40}, "kept_from": {"0": 41}}
+    blocks = {"proposed_from": {"0": 40}, "kept_from": {"0": 41}, "quantisation_error": 0.1}
     (folder / "unknown.jsonl").write_text('{"step": 0}\n' + json.dumps({"step": 1} | blocks) + "\n")
     (folder / "impossible.jsonl").write_text(json.dumps({"step": 0, "draft_length": 5} | blocks) + "\n")
     text = mistake(folder, *arguments)

@@ -77,7 +77,7 @@ def rolled_out(rule, rows=16):
 
 def written(folder, records):
     file = folder / "steps.jsonl"
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    file.write_text("".join(json.dumps({"quantisation_error": 0.1} | record) + "\n" for record in records))
     return file
 
 
@@ -228,6 +228,13 @@ def test_the_command_prints_a_run_and_its_replay(tmp_path, capsys):
     assert Roofline(QWEN, 5, None).pays(int(row[6]), 300 + int(row[7]))
     assert not Roofline(QWEN, 5, None).pays(int(row[6]) + 1, 300 + int(row[7]) - 1)
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_passes_of_other_drafters_are_rejected(tmp_path):
+    record = {"step": 0, "draft_length": 8, "block_efficiency": 2.8, "passes": [[8, 8, 10, 5.0, 14.0]]}
+    (tmp_path / "steps.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(UserError, match="of another drafter than self-speculation"):
+        read_rollouts(tmp_path / "steps.jsonl")
 
 
 def test_records_without_a_trace_raise(tmp_path):

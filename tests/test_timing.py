@@ -1,5 +1,7 @@
 """Whether seconds of equal work agree."""
 
+import math
+
 import pandas as pd
 import pytest
 
@@ -33,8 +35,23 @@ def test_runs_that_decode_the_same_in_the_first_epoch_are_compared():
 
 
 def test_runs_of_other_seeds_or_other_tokens_are_not():
-    assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 1, 0, 0, 10, 9.0))) is None
-    assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0))) is None
+    assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 1, 0, 0, 10, 9.0))).groups == 0
+    assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0))).groups == 0
+
+
+def test_times_are_not_decided_where_nothing_shows_how_evenly_the_machine_ran():
+    """SPEED-RL screens from the first step, so no run does the work of its baseline."""
+    of_runs = runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0))
+    unknown = timed_unevenly(of_runs, [("a", "b")])
+    assert unknown.text == "no two runs did equal work, which would show how evenly the machine ran"
+    assert not unknown.comparable
+    uneven = runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0), ("c", 0, 0, 0, 10, 2.0))
+    known = timed_unevenly(uneven, [("a", "b"), ("a", "c")])
+    assert known.text == "equal work differed in time by a factor of up to 2.00"
+    for repeats, cells, even in ((1.1, "ab", True), (1.3, "ab", False), (1.1, "a", False)):
+        spread = of_runs.steps["cell"].isin([*cells]).map({True: repeats, False: math.nan})
+        repeated = Runs(of_runs.runs, of_runs.steps.assign(repeats_spread=spread), of_runs.scores)
+        assert (timed_unevenly(repeated, [("a", "b")]) is None) == even, (repeats, cells)
 
 
 EVEN = [(cell, 0, 0, 0, 10, seconds) for cell, seconds in (("a", 1.0), ("b", 1.1), ("c", 2.0))]
@@ -121,6 +138,6 @@ def test_each_set_counts_once_and_updates_of_other_work_are_not_compared(lines, 
     assert (found.groups, found.largest, found.median) == (groups, pytest.approx(largest), pytest.approx(largest))
 
 
-def test_a_set_without_times_to_compare_is_none():
-    assert first_epoch_spread(speculating((0.0, 2.0, 4.0, 1.0, 8), (1.0, 0.5, None, None, 8))) is None
-    assert first_epoch_spread(speculating((0.0, 0.0, 0.0, 0.0, 8), (0.0, 0.0, 0.0, 0.0, 8))) is None
+def test_a_set_without_times_to_compare_shows_nothing():
+    assert first_epoch_spread(speculating((0.0, 2.0, 4.0, 1.0, 8), (1.0, 0.5, None, None, 8))).groups == 0
+    assert first_epoch_spread(speculating((0.0, 0.0, 0.0, 0.0, 8), (0.0, 0.0, 0.0, 0.0, 8))).groups == 0

@@ -18,6 +18,8 @@ from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.goodness import g_test
 from redraft.lab.audit.tiny_models import PROMPT, ModelPolicy, drifting
 from redraft.rollout.engine import Inversion
+from redraft.rollout.types import Group, Sample
+from tests.random_groups import make
 
 SPACE = Space(3, 3)
 TEXT = " ".join(map(str, PROMPT))
@@ -447,6 +449,16 @@ def test_under_mixed_precision_the_engine_computes_as_the_trainer_does(model):
     trainer.model = model.to(torch.bfloat16)
     (rollout := ReuseRollout())(["1"], trainer)
     assert rollout._engine.autocast is None
+
+
+@pytest.mark.parametrize("length", [1, 4, 16, 400])
+def test_whether_a_draft_is_kept_does_not_depend_on_its_length(length):
+    """If long drafts were dropped and short ones kept, kept ones would not be distributed as the policy samples."""
+    memory = PromptMemory(Retention(visits=1), 10)
+    for prompt, tokens in enumerate([5, length, 9]):
+        ((number, _),) = memory.tasks([[prompt]]).items()
+        memory.put([Group(number, 0, (Sample(make(number, length=tokens), 0.0),))])
+    assert memory.memory.prompts() == [1, 2], "9 tokens are newer than prompt 1, 10 or more than prompt 0"
 
 
 def test_a_memory_s_prompts_are_found_by_their_tokens(tmp_path):

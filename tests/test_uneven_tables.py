@@ -93,7 +93,7 @@ def test_a_mean_row_s_noise_has_a_shared_baseline_once_per_row_and_blocks_count_
         TableCell(line, points, {0: 1.0}, math.nan, (name,), {(name, None): {0: 1.0}, key: {0: -1.0}})
         for name in "abcd"
     ]
-    assert _mean_of(parts).noise == pytest.approx(math.sqrt(4 / 16 + 1))
+    assert _mean_of(parts, table_source(runs, no_reported(), EXPERIMENTS)).noise == pytest.approx(math.sqrt(4 / 16 + 1))
     lines = runs.runs.assign(block=[0, 0, 1, 0, 1])
     own = made(replace(runs, runs=lines), [Column(**ACCURACY)], ROWS).loc[("plain", "accuracy")]
     squares = {seed: squared_noise(PLAIN, seed) for seed in (0, 1, 2)}

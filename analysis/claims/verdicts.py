@@ -198,8 +198,7 @@ def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> tuple[str, str]
         return "scale", "only runs at the paper's scale can decide this"
     quantities = quantities_of(claim.test)
     if any(map(is_timed, quantities)) and (uneven := timed_unevenly(runs, compared_in(claim.test), quantities)):
-        uneven_text = f"equal work took up to {uneven.largest:.2f} times as long in another run"
-        return "times", f"times cannot be compared: {uneven_text}"
+        return "times", f"times cannot be compared: {uneven.text}"
     return None
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.analysis.cost.campaign_cost import CellCost, PartCost, total, unit, wall_hours
+from redraft.analysis.cost.hour_estimates import WEIGHT_BYTES
 from redraft.cli.terminal import filled, table
 from redraft.config import Preset
 from redraft.messages import counted
@@ -178,9 +179,9 @@ def _left_out(costs: list[CellCost], preset: Preset, hardware: str | None) -> li
     return [
         "Not counted: evaluation, whose hours the paper does not report; checkpoints but for their draft stores, where "
         f"nothing is measured; and {shares} more rollouts, sampled to log the reward of the policy itself.",
-        f"Hours are of the paper's GPUs ({hardware}). Policies: two bytes a parameter at every evaluated step. "
-        "Rollouts, and drafts of one run in memory: of the mean length that the paper's token counts give, before "
-        "compression.",
+        f"Hours are of the paper's GPUs ({hardware}). Policies: {WEIGHT_BYTES} bytes a parameter at every evaluated "
+        "step. Rollouts, and drafts of one run in memory: of the mean length that the paper's token counts give, "
+        "before compression.",
     ]
 
 

@@ -135,8 +135,26 @@ class Runs:
             seeds = frames[name]["seed"]
             if len(seeds) and (not pd.api.types.is_integer_dtype(seeds) or seeds.min() < 0):
                 raise UserError("seeds are whole numbers from 0 on", file=file, key="seed")
+            _check_rows(name, frames[name], file)
         looks = record.get("looks")
         return cls(**frames, looks=check_looks(looks, folder / COLLECTED) if looks else ())
+
+
+ROW = {"runs": [], "steps": ["step"], "scores": ["step", "benchmark"]}
+"""Columns that, with cell and seed, name a row of the collected files."""
+
+
+def _check_rows(name: str, frame: pd.DataFrame, file: Path) -> None:
+    """Raise a UserError if a row occurs twice, or a score is no share of right answers."""
+    row = ["cell", "seed", *ROW[name]]
+    if frame.duplicated(row).any():
+        twice = frame.loc[frame.duplicated(row), row].iloc[0]
+        raise UserError("a row occurs twice", file=file, key=", ".join(row), value=", ".join(map(str, twice)))
+    if name == "scores":
+        wrong = frame[~(frame["total"].gt(0) & frame["correct"].between(0, frame["total"])).fillna(False)]
+        if len(wrong):
+            value = f"{wrong['correct'].iloc[0]} of {wrong['total'].iloc[0]}"
+            raise UserError("this is no share of right answers", file=file, key="correct, total", value=value)
 
 
 def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:

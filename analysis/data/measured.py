@@ -13,7 +13,7 @@ from redraft.analysis.data.prompt_frames import over_bins
 from redraft.analysis.data.quantities import by_seed, noise_by_seed, over_time
 from redraft.analysis.data.statistics import Families, GainKept, mean_ratio
 from redraft.config import Clock, Panel
-from redraft.config.quantities import ACCURACY
+from redraft.config.quantities import ACCURACY, BIN
 from redraft.data_dictionary import write_parquet
 from redraft.errors import UserError
 from redraft.files import hashes, read_parquet, write_atomically, write_json
@@ -29,6 +29,8 @@ COLLECTED = ("runs.parquet", "steps.parquet", "scores.parquet", "collected.json"
 
 
 Key = tuple[str, str, str]
+BINS = "bins of "
+"""Prefix of the scope of a series of bins."""
 RELATIONS = {
     "tokens_decoded": ("tokens", "ratio"),
     "reuse_epochs:tokens_decoded": ("tokens a step", "ratio"),
@@ -119,7 +121,7 @@ class Measured:
 
     def bins(self, panel: Panel, cell: str, probe: str) -> list[MeasuredPoint]:
         """A quantity of prompts in each of a panel's bins, at their lower edges; none if no run has such prompts."""
-        scope = f"bins of {panel.by}, visits of {panel.epochs}: {', '.join(map(str, panel.bins))}"
+        scope = f"{BINS}{panel.by}, visits of {panel.epochs}: {', '.join(map(str, panel.bins))}"
 
         def measure() -> list[MeasuredPoint]:
             return [MeasuredPoint(low, values, {}) for low, values in over_bins(self.runs, panel, cell, probe)]
@@ -186,6 +188,11 @@ class Measuring(Measured):
         write_atomically(folder / RESOLVED, json.dumps(resolved, separators=(",", ":"), allow_nan=False))
         made = {"sha256": (MEASURED, FAMILY, RESOLVED), "made_from": COLLECTED}
         write_json(folder / RECORD, {key: hashes(*(folder / name for name in names)) for key, names in made.items()})
+
+
+def of_rollouts(found: Mapping[Key, list[MeasuredPoint]]) -> dict[Key, list[MeasuredPoint]]:
+    """Measurements of prompts in bins, which need rollouts; all others can be made again from the collected runs."""
+    return {key: points for key, points in found.items() if BIN.fullmatch(key[1]) or key[2].startswith(BINS)}
 
 
 def main_quantities(runs: Runs, cell: str) -> list[str]:

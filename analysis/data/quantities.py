@@ -359,20 +359,20 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
 def at_equal_budget(runs: Runs, quantity: str, cell: str) -> dict[int, float]:
     """The accuracy that each finished run of a cell has at an equal budget, by linear interpolation.
 
-    Nothing where one of the cells was not run or never records what is spent: their budget is not known.
+    The budget of a seed is the least that its runs of the cells spend in total, so that every accuracy is interpolated
+    and a seed's values do not depend on other seeds. Nothing for a seed in which one of the cells was not run or never
+    records what is spent: its budget is not known.
     """
     spent_of, cells, accuracy = quantity.removeprefix(AT_EQUAL).split(":", 2)
     totals = [by_seed(runs, f"sum:{spent_of}", each) for each in cells.split("+")]
-    spent_by_runs = [value for total in totals for value in total.values()]
-    if not all(totals) or any(map(math.isnan, spent_by_runs)):
-        return {}
-    # The least of all seeds of all cells, so that every accuracy is interpolated and none extrapolated.
-    budget = min(spent_by_runs)
+    of_all = {seed: [total[seed] for total in totals] for seed in set.intersection(*map(set, totals))}
+    budgets = {seed: min(spent) for seed, spent in of_all.items() if not any(map(math.isnan, spent))}
     spent = spent_at(runs, spent_of, cell)
     found = {}
     for seed, policies in of_policies(runs, accuracy, cell).sort_values("step").groupby("seed"):
-        x = [spent[int(seed), int(step)] for step in policies["step"]]  # type: ignore[call-overload]
-        found[int(seed)] = float(np.interp(budget, x, policies["value"]))  # type: ignore[call-overload]
+        if seed in budgets:
+            x = [spent[int(seed), int(step)] for step in policies["step"]]  # type: ignore[call-overload]
+            found[int(seed)] = float(np.interp(budgets[seed], x, policies["value"]))  # type: ignore[call-overload,index]
     return found
 
 

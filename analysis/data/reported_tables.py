@@ -6,9 +6,9 @@ the paper marks as never reached is `inf`.
 
 import csv
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import Cell, Clock, Experiments, Reported, Table, TargetTable
-from redraft.config.quantities import similar
+from redraft.config.quantities import ACCURACY, similar
 from redraft.errors import UserError
 from redraft.files import check_length, errors_of_reading
 
@@ -136,7 +136,7 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
 
     Raises:
         UserError: if the file cannot be read, is cut off or of another length than declared, has another header, or a
-            value is not a number or occurs twice.
+            value is not a number or occurs twice, a position is no whole number, or a key has a blank at its end.
     """
     file = folder / "reported" / f"table{number:02d}.csv"
     if not file.exists():
@@ -158,6 +158,8 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
                 allowed=str(len(header)),
             )
         line = dict(zip(header, row, strict=True))
+        for name in spec.row:
+            _check_key(name, line[name], name in spec.positions, at, file)
         lines.append(line | {"value": _number(line["value"], at, file)})
     # Every row of a table is written with the same last column, so that a file cut at a line's end shows as well.
     last = {tuple(line[name] for name in spec.row): line["column"] for line in lines}
@@ -183,11 +185,28 @@ def _check_values(lines: Sequence[Mapping[str, Any]], number: int, spec: Reporte
     check_length(file, "values", len(lines), spec.values.get(number))
 
 
+def _check_key(name: str, text: str, is_position: bool, line: int, file: Path) -> None:
+    if text != text.strip():
+        raise UserError(f"a blank begins or ends a text of line {line}", file=file, key=name, value=text)
+    # A row without a position is before all others.
+    if is_position and text and not (text.isascii() and text.isdigit()):
+        raise UserError(
+            f"the position of line {line} is no whole number",
+            file=file,
+            key=name,
+            value=text,
+            allowed="digits, or nothing",
+        )
+
+
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf")
+"""A reported value. Infinity is a target that was never reached; NaN would be read as not reported."""
+
+
 def _number(text: str, line: int, file: Path) -> float:
-    with suppress(ValueError):
-        # NaN would be read as not reported. Infinity is a target that was never reached.
-        if not math.isnan(value := float(text)):
-            return value
+    # Not `float` alone, which takes 7_7.5 for 77.5.
+    if NUMBER.fullmatch(text):
+        return float(text)
     raise UserError(f"the value in line {line} is not a number", file=file, key="value", value=text)
 
 
@@ -198,12 +217,15 @@ def check_reported(experiments: Experiments, paper: str) -> None:
         UserError: for the first that is not, or a file that is missing, cut off or has another header.
     """
     spec, folder = experiments.reported(paper), experiments.folder_of(paper)
+    known = _vocabulary(spec, folder) if spec else {}
     file = experiments.path(paper, experiments.declaration(paper, "tables") or "tables.yaml")
     for i, table in enumerate(experiments.tables(paper).tables):
         if (number := table.reported_number) is None or spec is None:
             continue
         named = list(_named_columns(table))
-        columns = {line["column"] for line in read_reported(folder, number, spec).lines} if named else set()
+        lines = read_reported(folder, number, spec).lines if named else []
+        columns = {line["column"] for line in lines}
+        _check_percent(table, number, lines, folder)
         for key, column in named:
             if column not in columns:
                 raise _not_reported(
@@ -214,6 +236,9 @@ def check_reported(experiments: Experiments, paper: str) -> None:
                 if name not in spec.key:
                     key = f"tables.{i}.rows.{j}.reported.{name}"
                     raise _not_reported("the paper's tables have no such key column", file, key, name, spec.key)
+                if row.reported[name] not in known[name]:
+                    key = f"tables.{i}.rows.{j}.reported.{name}"
+                    raise _not_reported(NO_SUCH_VALUE, file, key, row.reported[name], known[name])
     file = experiments.path(paper, experiments.declaration(paper, "figures") or "figures.yaml")
     for i, figure in enumerate(experiments.figures(paper).figures):
         for j, panel in enumerate(figure.panels):
@@ -223,6 +248,50 @@ def check_reported(experiments: Experiments, paper: str) -> None:
                 if column not in columns:
                     key = f"figures.{i}.panels.{j}.reported_in.column"
                     raise _not_reported("this table of the paper has no such column", file, key, column, columns)
+
+
+NO_SUCH_VALUE = "no row of the paper's tables has this value"
+
+
+def _vocabulary(spec: Reported, folder: Path) -> dict[str, set[str]]:
+    """Values of each key column in all reported tables of a paper.
+
+    Raises:
+        UserError: for the first value that `reported.yaml` declares and no table has: its rows would count as not
+            reported.
+    """
+    files = sorted((folder / "reported").glob("table[0-9]*.csv"))
+    numbers = [int(file.stem.removeprefix("table")) for file in files]
+    lines = [line for number in numbers for line in read_reported(folder, number, spec).lines]
+    known = {name: {line[name] for line in lines} for name in spec.key}
+    declared = [
+        (f"key.{name}.names.{of}", name, value) for name, c in spec.key.items() for of, value in c.names.items()
+    ]
+    declared += [(f"base.{name}", name, value) for name, value in spec.base.items()]
+    for i, clock in enumerate(spec.clocks):
+        declared += [(f"clocks.{i}.when.{name}", name, each) for name, values in clock.when.items() for each in values]
+    if spec.times:
+        declared += [(f"times.baseline.{name}", name, value) for name, value in spec.times.baseline.items()]
+    for key, name, value in declared if lines else ():
+        if value not in known[name]:
+            raise _not_reported(NO_SUCH_VALUE, folder / "reported.yaml", key, value, known[name])
+    return known
+
+
+def _check_percent(table: Table, number: int, lines: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Raise a UserError for a reported accuracy that is no percentage."""
+    of_accuracy = {
+        name
+        for column in getattr(table, "columns", [])
+        if getattr(column, "quantity", "").startswith(ACCURACY) and not column.printed_relative
+        for name in column.reported
+    }
+    for line in lines:
+        if line["column"] in of_accuracy and not 0 <= line["value"] <= 100:
+            file = folder / "reported" / f"table{number:02d}.csv"
+            raise UserError(
+                "this is no accuracy", file=file, key=line["column"], value=line["value"], allowed="0 to 100"
+            )
 
 
 def _not_reported(message: str, file: Path, key: str, value: str, known: Iterable[str]) -> UserError:

@@ -18,7 +18,7 @@ from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.reported_tables import ReportedTable
 from redraft.analysis.data.statistics import PAIRINGS
 from redraft.config import Clock, Reported, ReportedTimes
-from redraft.config.quantities import AT_EQUAL, SECONDS, SPEEDUP
+from redraft.config.quantities import AT_EQUAL, PREDICTED, SECONDS, SPEEDUP
 from redraft.errors import UserError
 
 
@@ -117,14 +117,18 @@ def reported_speedups(table: ReportedTable, times: ReportedTimes) -> pd.DataFram
     return pd.concat([frame, pd.DataFrame([mean])], ignore_index=True)
 
 
+EVEN = 1.2
+"""Largest ratio of the times of equal work that can be compared."""
+
+
 @dataclass(frozen=True)
 class TimingSpread:
     """Spread of the seconds of equal work.
 
     Attributes:
-        groups: sets of runs that did the same work.
+        groups: sets of runs that did the same work; 0 if none did, so that nothing shows how evenly the machine ran.
         median: longest over shortest seconds of the first epoch, median over the sets: seconds of rollouts, or in a set
-            with runs that speculate those of the updates, if they differ more.
+            with runs that speculate those of the updates, if they differ more. NaN without sets.
         largest: the same of the set where they differ most.
         repeats: longest over shortest seconds of a step's rollouts that were repeated, median over the steps; NaN where
             nothing was.
@@ -143,8 +147,17 @@ class TimingSpread:
 
     @property
     def comparable(self) -> bool:
-        """True if no set differs by more than a fifth."""
-        return self.largest <= 1.2
+        """True if no set differs by more than a fifth; without sets if repeats of all runs differ by no more."""
+        if self.groups:
+            return self.largest <= EVEN
+        return self.repeated == 1.0 and self.repeats <= EVEN
+
+    @property
+    def text(self) -> str:
+        """Why times are not comparable."""
+        if self.groups:
+            return f"equal work differed in time by a factor of up to {self.largest:.2f}"
+        return "no two runs did equal work, which would show how evenly the machine ran"
 
 
 LEARNING = ("seconds.update_actor", "seconds.old_log_probs")
@@ -172,7 +185,7 @@ def _first_epochs(runs: Runs) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=64)
-def first_epoch_spread(runs: Runs, cells: frozenset[str] | None = None) -> TimingSpread | None:
+def first_epoch_spread(runs: Runs, cells: frozenset[str] | None = None) -> TimingSpread:
     """Compare the rollout seconds of the first epoch between runs of one seed that decoded the same in each step of it.
 
     Runs that speculated take fewer passes for equal tokens, as when all responses are truncated. So they are compared
@@ -182,9 +195,6 @@ def first_epoch_spread(runs: Runs, cells: frozenset[str] | None = None) -> Timin
     Args:
         runs: of a paper.
         cells: whose runs are compared; all if None.
-
-    Returns:
-        None where no two runs did the same work.
     """
     work = _first_epochs(runs)
     if cells is not None:
@@ -199,18 +209,15 @@ def first_epoch_spread(runs: Runs, cells: frozenset[str] | None = None) -> Timin
         if ratios:
             ratio, each = max(ratios, key=lambda pair: pair[0])
             found.append((ratio, seed, f"{each.idxmax()[0]} and {each.idxmin()[0]}, seed {seed}"))
-    if not found:
-        return None
-    ratios_found, seeds, _ = zip(*found, strict=True)
     timed = runs.steps.groupby(["cell", "seed"])[SPREAD].any() if SPREAD in runs.steps else pd.Series([False])
     return TimingSpread(
         len(found),
-        float(np.median(ratios_found)),
-        float(max(ratios_found)),
+        float(np.median([ratio for ratio, *_ in found])) if found else math.nan,
+        max((ratio for ratio, *_ in found), default=math.nan),
         float(runs.steps[SPREAD].median()) if SPREAD in runs.steps else math.nan,
         float(timed.mean()),
-        frozenset(seeds),
-        max(found)[2],
+        frozenset(seed for _, seed, _ in found),
+        max(found, default=(math.nan, 0, ""))[2],
     )
 
 
@@ -224,7 +231,7 @@ def _ratio(seconds: pd.Series) -> float:
 def timed_unevenly(
     runs: Runs, compared: Iterable[Collection[str]], quantities: Iterable[str] = ()
 ) -> TimingSpread | None:
-    """The spread of the seconds of equal work if it is too large for a verdict on some times; else None.
+    """The spread of the seconds of equal work if it is unknown or too large for a verdict on some times; else None.
 
     Args:
         runs: of a paper.
@@ -232,25 +239,31 @@ def timed_unevenly(
         quantities: what is asked of them; an accuracy at equal seconds compares all cells that it names.
 
     Returns:
-        The largest spread of these.
+        The largest spread of these, or an unknown one.
     """
     named = [name.removeprefix(AT_EQUAL).split(":")[1] for name in quantities if name.startswith(AT_EQUAL)]
     pairs = [*compared, *(pair for cells in named for pair in combinations(cells.split("+"), 2))]
-    found = [spread for cells in pairs if (spread := _spread_between(runs, frozenset(cells)))]
-    worst = max(found, key=lambda spread: spread.largest, default=None)
-    return worst if worst and not worst.comparable else None
+    # Cells that were not run are not compared.
+    run = {cell for cell, _ in _first_epochs(runs).index}
+    found = (_spread_between(runs, frozenset(cells)) for cells in pairs if run.issuperset(cells))
+    # A known factor says more than that none is known.
+    worst = (spread for spread in found if not spread.comparable)
+    return max(worst, key=lambda spread: (spread.groups > 0, spread.largest), default=None)
 
 
-def _spread_between(runs: Runs, cells: frozenset[str]) -> TimingSpread | None:
+def _spread_between(runs: Runs, cells: frozenset[str]) -> TimingSpread:
     """Spread of two cells' own runs if they did equal work in every seed that both have.
 
     Else that of all runs, which tells how evenly the machine ran.
     """
     seeds = [{seed for cell, seed in _first_epochs(runs).index if cell == name} for name in cells]
     own = first_epoch_spread(runs, cells) if len(cells) > 1 else None
-    return own if own and own.seeds >= set.intersection(*seeds) else first_epoch_spread(runs)
+    return own if own and own.groups and own.seeds >= set.intersection(*seeds) else first_epoch_spread(runs)
 
 
 def is_timed(quantity: str) -> bool:
-    """True for a quantity of seconds or hours, and for a speedup, which is made of them."""
-    return "seconds" in quantity or quantity.startswith(("hours", SPEEDUP))
+    """True for a quantity of seconds or hours, and for a speedup, which is made of them.
+
+    Predicted seconds are none: they follow from the recorded passes, however long those took.
+    """
+    return "seconds" in quantity.replace(PREDICTED, "") or quantity.startswith(("hours", SPEEDUP))

@@ -24,8 +24,9 @@ from redraft.analysis.tables.cell_verdicts import (
     UNEVEN,
 )
 from redraft.analysis.tables.files import read_table
-from redraft.config import BudgetTable, Headline, Table, TargetTable
-from redraft.config.tables import TableOfCells
+from redraft.analysis.tables.table_columns import expand
+from redraft.config import BudgetTable, Headline, RunTable, Table
+from redraft.config.tables import AVERAGE, TableOfCells
 from redraft.layout import Layout
 from redraft.messages import counted
 
@@ -103,16 +104,15 @@ def points(
             )
         else:
             # The last of the cell's rows, for which headlines are worded.
-            found.append(_point(headline, compared.iloc[-1], declared[headline.table], runs))
+            found.append(_point(headline, compared.iloc[-1], declared[headline.table], layout.preset, runs))
     return found
 
 
-def _point(headline: Headline, cell: pd.Series, table: Table, runs: Runs) -> HeadlineNumber:
+def _point(headline: Headline, cell: pd.Series, table: Table, preset: str, runs: Runs) -> HeadlineNumber:
     # The larger the ratio, the fewer percent are saved.
     ends = ("high", "low") if headline.form == "percent fewer" else ("low", "high")
     mean, low, high, reported = (in_form(cell[name], headline.form) for name in ("reproduced", *ends, "reported"))
-    quantity = next((c.quantity for c in getattr(table, "columns", []) if c.name == headline.column), headline.column)
-    timed = is_timed(quantity) or (isinstance(table, TargetTable) and table.clock == "hours")
+    timed = _is_timed(headline, table, preset)
     sentence = _sentence(headline, mean, low, high, reported)
     if headline.form == "points" and math.isfinite(cell["baseline_gain"]):
         kept = GainKept(*cell[list(KEPT)]).text.replace("-", MINUS).replace(" %", UNIT["percent fewer"])
@@ -137,6 +137,16 @@ def _point(headline: Headline, cell: pd.Series, table: Table, runs: Runs) -> Hea
         uneven is not None,
         headline.see.model_dump() if headline.see and finding == "no" else {},
     )
+
+
+def _is_timed(headline: Headline, table: Table, preset: str) -> bool:
+    """True for a column of times, also one that the table adds to those that it declares."""
+    if not isinstance(table, RunTable):
+        return False
+    columns = {column.name: column.quantity for column in expand(table, (), preset=preset).columns}
+    quantity = columns.get(headline.column, headline.column)
+    # An average speedup is made of the table's others.
+    return any(map(is_timed, columns.values() if quantity == AVERAGE else [quantity]))
 
 
 def _compared(headline: Headline, table: Table) -> list[tuple[str, ...]]:
@@ -202,7 +212,7 @@ def verdict_words(cell: pd.Series, uneven: TimingSpread | None) -> str:
     several = counted(seeds, "seed")
     # Also where the paper gives no number: the effect itself is one of times.
     if verdict in (UNEVEN, NOT_COMPARABLE) and uneven:
-        return f"not decided: equal work differed in time by a factor of up to {uneven.largest:.2f}"
+        return f"not decided: {uneven.text}"
     uncorrected = cell["p"] <= LEVEL < cell["p_corrected"]
     open_ = f"inconclusive with {several}" + (", not significant after correction" if uncorrected else "")
     if verdict == NOT_COMPARABLE:

@@ -95,7 +95,7 @@ class Paper:
         return self.experiments.cell_file(self.name).own_page
 
     @property
-    def timing(self) -> TimingSpread | None:
+    def timing(self) -> TimingSpread:
         """Spread of times between runs that did equal work."""
         return first_epoch_spread(self.runs)
 

@@ -169,7 +169,7 @@ def _page(layout: Layout, name: str, content: dict[str, Any], template: str = ""
 def _plots(papers: list[Paper]) -> list[dict[str, Any]]:
     """Forest plots of the first screen: cost as a factor, and accuracy as a difference."""
     points = [point for paper in papers for point in paper.points]
-    noise = max((t.largest for paper in papers if (t := paper.timing)), default=math.nan)
+    noise = max((paper.timing.largest for paper in papers if paper.timing.groups), default=math.nan)
     kinds = (
         ("Cost: reduction factor", True, ("percent fewer", "times")),
         ("Accuracy: difference in points", False, ("points",)),

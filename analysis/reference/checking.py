@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from redraft.analysis.data.collect import COLLECTED, Runs
+from redraft.analysis.data.timing import is_timed
 from redraft.analysis.reference.numbers import (
     AGREES,
     DIFFERS,
@@ -188,7 +189,7 @@ def _changed_records(own: Runs, other: Runs, cell: str, seed: int) -> str:
     """First quantity of the collected steps or scores of a run that differs; empty without one. Times are left out."""
     for name, keys in (("steps", ["step"]), ("scores", ["step", "benchmark"])):
         frames = [getattr(runs, name) for runs in (own, other)]
-        columns = sorted(c for c in {*frames[0]} & {*frames[1]} if "seconds" not in c and c not in OF_TIMES)
+        columns = sorted(c for c in {*frames[0]} & {*frames[1]} if not is_timed(c) and c not in OF_TIMES)
         parts = [
             frame.loc[(frame["cell"] == cell) & (frame["seed"] == seed), columns]
             .sort_values(keys)

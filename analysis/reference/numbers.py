@@ -29,6 +29,7 @@ from redraft.analysis.tables.files import read_cells
 from redraft.analysis.tables.resolved import Resolved
 from redraft.analysis.tables.table_columns import expand
 from redraft.config import TableWithoutRuns, id_of
+from redraft.config.quantities import of_step
 from redraft.config.tables import AVERAGE, Column
 from redraft.files import errors_of_reading
 from redraft.layout import Layout
@@ -41,10 +42,10 @@ from redraft.result_files import (
 
 AGREES, DIFFERS, NOT_COMPARABLE = "agrees", "differs", "not comparable"
 OF_TIMES = (SPREAD, "tail_share")
-"""Columns of steps that depend on times, besides seconds."""
+"""Quantities of a step that depend on times, besides seconds."""
 LEAST = {"drift": 1e-4}
-"""Least deviation of a quantity that is rounding alone in correct runs: a drift of 1e-14 in float32, and of 6e-6 nats
-per token in bfloat16."""
+"""Least deviation of a quantity of a step that is rounding alone in correct runs: a drift of 1e-14 in float32, and of
+6e-6 nats per token in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,15 @@ def all_numbers(layout: Layout, published: Published, paper: str) -> tuple[list[
     return numbers, absent
 
 
+def least_deviation(column: Column) -> float:
+    """Deviation that a column's published blocks have at least; 0 if what they have counts."""
+    return LEAST.get(of_step(column.quantity), 0.0)
+
+
 def of_times(columns: Iterable[Column]) -> set[str]:
     """Names of a table's columns that depend on times."""
-    timed = {column.name for column in columns if is_timed(column.quantity) or column.quantity in OF_TIMES}
+    columns = list(columns)
+    timed = {column.name for column in columns if is_timed(column.quantity) or of_step(column.quantity) in OF_TIMES}
     # A mean of speedups depends on times if one of them does.
     return timed | {column.name for column in columns if column.quantity == AVERAGE and timed}
 
@@ -187,7 +194,7 @@ def _number(table: int, line: Mapping[str, Any], cells: Sequence[TableCell | Non
     )
     own, published = cells
     if own is not None and not own.column.relative:
-        number = replace(number, least=LEAST.get(own.column.quantity, 0.0))
+        number = replace(number, least=least_deviation(own.column))
     if own is None or not _same(number.value, own.estimate.mean):
         given = "no such number" if own is None else f"{own.estimate.mean:.6g}"
         return replace(number, outcome=DIFFERS, reason=f"the collected runs give {given}")

@@ -224,6 +224,9 @@ def inside(folder: Path) -> Iterator[None]:
 
     Results name their files by paths that start with `results`.
     """
-    variables = {CODE: str(code_root().absolute()), DATA: str(published_data().absolute())}
+    variables = {CODE: str(code_root().absolute())}
+    # The default one, of the folder that is left, may be missing.
+    if (data := published_data()).is_dir():
+        variables[DATA] = str(data.absolute())
     with environment(variables), contextlib.chdir(folder):
         yield

@@ -44,8 +44,8 @@ def reopen(
         folder: published results, named after their preset.
         output: folder in which `results/<preset>` is made; existing results there are replaced.
         papers: papers to include; all if None.
-        again: whether to make missing measurements, and to correct all p-values again, as the workflow does after a
-            change of what is declared. Else comparisons that were not declared or not possible before are not tested.
+        again: whether to measure the collected runs again, but what needs rollouts, and to correct all p-values again.
+            Else comparisons that were not declared or not possible before are not tested.
 
     Returns:
         The results, and for each paper the published tables and claims that differ from those made again.

@@ -281,8 +281,26 @@ def average_cell(line: TableLine, column: Column, cells: list[TableCell], source
         cells=(line.row.cell,) if line.is_baseline else (line.row.cell, line.baseline),
         applicable=bool(parts),
         timed=any(cell.timed for cell in speedups),
+        bound=_bound_of_parts(speedups, source),
         blocks=cells[0].blocks,
     )
+
+
+def _bound_of_parts(cells: Iterable[TableCell], source: TableSource) -> str:
+    """`never` if a mean leaves out a target that some runs of one of its cells reached and others did not.
+
+    Without it the mean is one of successes only. What no run reached does not depend on the method.
+    """
+    for cell in cells:
+        if cell.bound != "never":
+            continue
+        line, quantity = cell.line, cell.column.of_group(cell.line.group).quantity
+        if quantity == AVERAGE:  # of which this was asked already
+            return "never"
+        sides = (source.measured.values(quantity, name, line.at, line.clock) for name in (line.row.cell, line.baseline))
+        if any(math.isfinite(value) for side in sides for value in side.values()):
+            return "never"
+    return ""
 
 
 def _noises(line: TableLine, column: Column, source: TableSource) -> dict[tuple[str, int | None], BySeed]:
@@ -393,7 +411,7 @@ def cells_of(table: RunTable, source: TableSource) -> list[TableCell]:
             own.append(average_cell(line, column, own, source) if is_average else cell_of(line, column, table, source))
         cells += own
     if table.mean_row:
-        cells += [_mean_of([cell for cell in cells if cell.column == column]) for column in table.columns]
+        cells += [_mean_of([cell for cell in cells if cell.column == column], source) for column in table.columns]
     return cells
 
 
@@ -412,7 +430,7 @@ def _timed_unevenly(cell: TableCell, source: TableSource) -> bool:
     return cell.timed and bool(timed_unevenly(source.measured.runs, cell.pairs or [cell.cells], [cell.column.quantity]))
 
 
-def _mean_of(cells: list[TableCell]) -> TableCell:
+def _mean_of(cells: list[TableCell], source: TableSource) -> TableCell:
     """The mean of a column over the lines that are not compared with themselves, where all of them were run.
 
     The paper's is over the same lines, NaN if it lacks one of them: a mean over other lines is no other result of the
@@ -441,7 +459,7 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
         noises=noises,
         applicable=any(cell.applicable for cell in rows),
         timed=any(cell.timed for cell in cells),
-        bound=parts[0].bound if len({cell.bound for cell in parts}) == 1 else "",
+        bound=_bound_of_parts(rows, source) or (parts[0].bound if len({cell.bound for cell in parts}) == 1 else ""),
         blocks=cells[0].blocks,
     )
 

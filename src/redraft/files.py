@@ -222,15 +222,25 @@ def json_text(content: Any) -> str:
 
 
 def read_json(file: Path, *, finite: bool = False) -> Any:
-    """Parse a JSON file; a UserError if it is missing or not JSON, and with `finite` if it has NaN or infinity."""
+    """Parse a JSON file; a UserError if it is missing, not JSON, or has a key twice or (`finite`) NaN or infinity."""
     with errors_of_reading(file, ValueError, RecursionError):
-        return json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number if finite else None)
+        text = file.read_text(encoding="utf-8")
+        return json.loads(text, parse_constant=_no_number if finite else None, object_pairs_hook=_object)
 
 
 def read_json_lines(file: Path) -> list[Any]:
     """Parse a JSON Lines file; a UserError if it is missing, or a line is not JSON or has NaN or infinity."""
     with errors_of_reading(file, ValueError, RecursionError):
         return [json.loads(line, parse_constant=_no_number) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # JSON allows a key twice, and Python would keep the last one.
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+    return content
 
 
 def _no_number(text: str) -> None:

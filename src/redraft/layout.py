@@ -68,8 +68,15 @@ def require_writable(folder: Path) -> None:
 
 
 def published_data() -> Path:
-    """Folder of raw data that authors published: that of the environment variable, else `published` here."""
-    return Path(os.environ.get(PUBLISHED) or "published")
+    """Folder of raw data that authors published: that of the environment variable, else `published` here.
+
+    Raises:
+        UserError: if the environment variable names none. The default one may be missing.
+    """
+    named = os.environ.get(PUBLISHED)
+    if named and not Path(named).is_dir():
+        raise UserError("there is no such folder", key=PUBLISHED, value=named, allowed="a folder, or nothing")
+    return Path(named or "published")
 
 
 REOPENED = ".reopened"

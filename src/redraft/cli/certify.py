@@ -1,6 +1,7 @@
 """`redraft certify`: tests whether any sampler samples from a policy's distribution (docs/certify.md)."""
 
 import json
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -110,10 +111,13 @@ def _lines(file: Path) -> list[Any]:
             f"no file of prompts can be read ({type(error).__name__})", file=file, key="--prompts"
         ) from None
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not `splitlines`, which also splits at characters that JSON allows within a text, such as U+2028.
+    for number, line in enumerate(re.split("\r\n|\r|\n", text.removeprefix("\ufeff")), 1):
+        if not line.strip():
+            continue
         try:
             prompt = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             prompt = None
         ids = isinstance(prompt, list) and all(type(token) is int and token >= 0 for token in prompt)
         if not prompt or not (ids or isinstance(prompt, str)):

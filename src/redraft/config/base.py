@@ -23,7 +23,10 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 # Dots only between words: neither `..`, which leads out of a folder, nor a hidden file.
 _WORD = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
-Name = Annotated[str, StringConstraints(pattern=f"^{_WORD}$")]
+LONGEST_NAME = 200
+"""Characters of a name: file systems take 255 bytes, and some files have a suffix."""
+
+Name = Annotated[str, StringConstraints(pattern=f"^{_WORD}$", max_length=LONGEST_NAME)]
 """Name that can be part of a path: letters, digits, `_`, `-` and single dots."""
 
 Label = Annotated[str, StringConstraints(pattern=f"^({_WORD})?$")]

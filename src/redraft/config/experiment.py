@@ -14,7 +14,8 @@ from redraft.config.model import Model
 from redraft.config.preset import parted
 from redraft.config.reuse import Reuse
 from redraft.config.schedule import Schedule
-from redraft.config.trainer import Engine, InProcessEngine, Reward, TrainerConfig
+from redraft.config.trainer import Engine, InProcessEngine, Reward, TrainerConfig, VerlEngine
+from redraft.config.verl_keys import precision
 from redraft.errors import UserError
 from redraft.layout import Layout
 
@@ -154,6 +155,11 @@ class Run(Config):
         return Path(named) if named else Layout(self.preset).calibration(role, self.decoding.bits)
 
     @property
+    def _precision(self) -> dict[str, Any]:
+        """Precisions that the site chose for verl; other settings of the site affect execution only."""
+        return precision(self.engine.verl_leaves) if isinstance(self.engine, VerlEngine) else {}
+
+    @property
     def identity(self) -> dict[str, Any]:
         """Fields that define the experiment, without defaults, so that a new field with a default changes nothing.
 
@@ -169,6 +175,7 @@ class Run(Config):
             | schedule
             | {name: defining(part) for name, part in parts.items()}
             | ({} if self.engine.dtype == "auto" else {"dtype": self.engine.dtype})
+            | ({"precision": chosen} if (chosen := self._precision) else {})
         )
 
 

@@ -27,7 +27,7 @@ SPEEDUP = "speedup:"
 CORRELATION = "correlation:"
 """Prefix of Pearson's coefficient of two quantities of a step: `correlation:entropy:block_efficiency`."""
 AT_EQUAL = "at_equal:"
-"""Prefix of an accuracy at the budget that the runs of several cells all reach."""
+"""Prefix of an accuracy at the budget that the runs of several cells all reach in a seed."""
 FIRST_REACHED = {"hours_to:": "hours_to:<value>:<quantity>", "steps_to:": "steps_to:<value>:<quantity>"}
 """Prefix of the first hour, or number of steps, at which a quantity is not below a value, to its form. With a `+`
 before it, the value counts from the accuracy of the initial policy."""
@@ -99,6 +99,13 @@ NAMED = {
     **{f"{SECONDS}{stage}": f"mean:seconds.{stage}" for stage in (*STEP_STAGES, "total")},
 }
 """Name of a quantity of a run to the reduction and the quantity of a step that it means."""
+
+
+def of_step(quantity: str) -> str:
+    """Quantity of a step that a quantity of a run is made of: `drift` of `reuse_epochs:drift`; else its last part."""
+    return NAMED.get(quantity, quantity).rpartition(":")[2]
+
+
 RUN_QUANTITIES = (
     *NAMED,
     *("generation_seconds", "rouge_1_second_epoch", "hours", "generation_steps", "training_steps"),

@@ -343,11 +343,19 @@ def _size(content: Any, known: dict[int, int]) -> int:
     return known[id(content)]
 
 
+def _of_other_kinds(one: dict, other: dict) -> bool:
+    return "kind" in one and "kind" in other and one["kind"] != other["kind"]
+
+
 def merge(base: dict, change: dict) -> dict:
-    """Merge `change` into a copy of `base`, mapping by mapping. Neither argument is changed."""
+    """Merge `change` into a copy of `base`, mapping by mapping. Neither argument is changed.
+
+    A mapping of another kind replaces one, since fields of one kind mean nothing in another.
+    """
     merged = dict(base)
     for key, value in change.items():
+        before = merged.get(key)
         # A list replaces a list: its items have no keys by which to merge.
-        nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        nested = isinstance(value, dict) and isinstance(before, dict) and not _of_other_kinds(before, value)
         merged[key] = merge(merged[key], value) if nested else value
     return merged

@@ -328,7 +328,8 @@ class TargetTable(TableOfCells):
     at: dict[Name, list[RunTarget]] = {}
     """Preset to its targets, if its benchmarks or the accuracies that its runs can reach differ."""
     average: bool = True
-    """Add a last column with the arithmetic mean of the row's speedups."""
+    """Add a last column with the arithmetic mean of the row's speedups to the targets that it and its baseline reached.
+    It is not tested if a run reached a target that is left out."""
     decimals: Decimals = 1
     """Decimals of hours and speedups."""
 
@@ -369,8 +370,8 @@ class Budget(Config):
 class BudgetTable(TableOfCells):
     """Accuracy at equal budgets, and the total amount that each cell spends.
 
-    The equal budget is the smallest total of all runs of all rows. The accuracy between two evaluated policies is
-    interpolated linearly.
+    The equal budget of a seed is the smallest total of its runs of all rows; a seed that a row lacks has none. The
+    accuracy between two evaluated policies is interpolated linearly.
     """
 
     kind: Literal["budgets"] = "budgets"

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from redraft.config import own
-from redraft.config.base import LARGEST_SEED, parse_lenience
+from redraft.config.base import LARGEST_SEED, LONGEST_NAME, parse_lenience
 from redraft.config.cell import Cell, CellFile
 from redraft.config.experiment import Run
 from redraft.config.load import Experiments
@@ -151,9 +151,9 @@ def _named(definition: dict[str, Any], base: str | None, name: str) -> Cell:
             if error.allowed == ", ".join(sorted(Cell.model_fields)):
                 raise error.replace(allowed=SETTABLE) from None
             raise
-        raise UserError(
-            "this is not a name for a cell", key=NAME, value=name, allowed="letters, digits, _, - and single dots"
-        ) from None
+        allowed = f"letters, digits, _, - and single dots, at most {LONGEST_NAME}"
+        hint = "choose a name by `--name`" if len(name) > LONGEST_NAME else ""
+        raise UserError("this is not a name for a cell", key=NAME, value=name, allowed=allowed, hint=hint) from None
 
 
 def _parsed(settings: Sequence[str]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ SITE_KEYS = (
     "trainer.ray_wait_register_center_timeout",
     "transfer_queue",
 )
-"""Keys that affect execution only, each with all keys below it."""
+"""Keys that affect execution only, each with all keys below it; but for those of the precision (`precision`)."""
 
 BITWISE_VALUES: dict[str, Any] = {
     "attention_backend": "FLASH_ATTN",
@@ -62,6 +62,9 @@ BITWISE_VALUES: dict[str, Any] = {
 }
 """By last name of a key: the only value with which `engine.bitwise` is known to hold. vLLM 0.24 drops its prefix cache
 for other batch-invariant backends; PyTorch's attention has no deterministic backward pass under verl's settings."""
+
+PRECISION_KEYS = ("dtype", "mixed_precision")
+"""Last parts of the site's keys that change the precision of training or sampling, and so the results."""
 
 SAMPLING = "nothing: rollouts are sampled without top-p or top-k"
 SET_BY = {
@@ -108,6 +111,15 @@ def leaves(keys: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         nested = isinstance(value, dict) and value
         flat |= leaves(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
     return flat
+
+
+def precision(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys among dotted ones that set a precision, which are part of a run's identity."""
+    return {
+        key: value
+        for key, value in sorted(flat.items())
+        if any(part.endswith(PRECISION_KEYS) for part in key.split("."))
+    }
 
 
 def checked_site_keys(keys: dict[str, Any]) -> dict[str, Any]:

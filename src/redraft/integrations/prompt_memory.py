@@ -53,8 +53,9 @@ class PromptMemory:
 
     Args:
         retention: rollouts that are kept of each prompt.
-        most_tokens: largest number of stored response tokens; above it the least recently rolled out prompts are
-            dropped.
+        most_tokens: a prompt is dropped if as many response tokens of more recently rolled out prompts are stored.
+            Its own do not count: if long drafts were dropped and short ones kept, a kept draft would no longer be
+            distributed as the policy samples.
 
     Attributes:
         memory: the rollouts, by the prompt numbers that `tasks` returns.
@@ -98,12 +99,13 @@ class PromptMemory:
             self.memory.put(group)
             known = by_number[group.prompt]
             known.visits, known.tokens = group.visit + 1, self._tokens_of(group.prompt)
-        total = len(self)
-        for name, known in list(self._known.items()):
-            if total > self.most_tokens or not known.tokens:
-                total -= known.tokens
+        newer = 0
+        for name, known in reversed(list(self._known.items())):
+            if newer >= self.most_tokens or not known.tokens:
                 self.memory.drop(known.number)
                 del self._known[name]
+            else:
+                newer += known.tokens
 
     def save(self, folder: Path, owner: dict[str, Any]) -> None:
         """Write the memory into a folder.

@@ -45,7 +45,8 @@ class Memory:
             ValueError: if a sample occurs twice in the group.
         """
         earlier = (g for g in self._groups.get(group.prompt, []) if g.visit < group.visit)
-        known = [s.rollout for g in earlier for s in _correct(g)] if self.retention.correct else []
+        # Also what is carried: the response that it repeats may have been evicted.
+        known = [s.rollout for g in earlier for s in g.samples if s.correct] if self.retention.correct else []
         samples = (replace(s, carried=any(_same(s.rollout, old) for old in known)) for s in group.samples)
         self._add(replace(group, samples=tuple(samples)))
 

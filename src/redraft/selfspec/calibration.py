@@ -5,6 +5,7 @@ here; the released code would then always speculate.
 """
 
 import math
+import sys
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -119,11 +120,15 @@ def _section(content: Any, section: str, file: Path) -> dict[str, Any]:
     return part
 
 
+LARGEST = sys.float_info.max
+"""Largest number that a float holds; an integer in JSON may be larger."""
+
+
 def _number(content: Any, section: str, key: str, file: Path, *, zero: bool = False) -> float:
     value = _section(content, section, file).get(key)
     # `ulp` is the smallest number above 0.
     lowest = 0.0 if zero else math.ulp(0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= LARGEST:
         raise UserError(
             "this calibration lacks a number",
             file=file,

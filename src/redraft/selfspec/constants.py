@@ -27,6 +27,8 @@ TIED_BY_DEFAULT = {
 }
 """Decoders that the roofline covers: full attention of grouped queries, a gated FFN, two norms a layer. The value is
 whether head and embedding are tied if a configuration does not say."""
+LARGEST_SIZE = 10**9
+"""Largest size of a layer or a vocabulary."""
 WINDOWED_BY_DEFAULT = {"mistral", "phi3"}
 """Decoders whose `sliding_window` applies without `use_sliding_window`."""
 COVERED = f"a dense decoder with full attention and 16-bit weights: {', '.join(sorted(TIED_BY_DEFAULT))}"
@@ -144,6 +146,10 @@ def model_constants(config: Any, *, draft_bits: int = 4, file: Path | None = Non
         raise UserError("no such drafter", key="draft_bits", value=draft_bits, allowed="4, 8")
     kind = keys["model_type"]
     tied = keys.get("tie_word_embeddings")
+    # A text such as "false" would count as true.
+    if not isinstance(tied, bool | None):
+        problem = "the configuration does not say whether head and embedding are tied"
+        raise UserError(problem, file=file, key="tie_word_embeddings", value=tied, allowed="true or false")
     return ModelConstants(
         hidden=hidden,
         layers=_size(keys, "num_hidden_layers", file),
@@ -152,7 +158,7 @@ def model_constants(config: Any, *, draft_bits: int = 4, file: Path | None = Non
         head_dim=_size(keys, "head_dim", file, default=hidden // heads),
         intermediate=_size(keys, "intermediate_size", file),
         vocabulary=_size(keys, "vocab_size", file),
-        tied=TIED_BY_DEFAULT[kind] if tied is None else bool(tied),
+        tied=TIED_BY_DEFAULT[kind] if tied is None else tied,
         name=str(keys.get("_name_or_path") or kind),
         draft_bits=draft_bits,
     )
@@ -178,7 +184,7 @@ def _check_covered(keys: Mapping[str, Any], file: Path | None) -> None:
             allowed=COVERED,
         )
     kind = keys.get("model_type")
-    if kind not in TIED_BY_DEFAULT:
+    if not isinstance(kind, str) or kind not in TIED_BY_DEFAULT:
         raise UserError(
             "the roofline does not cover this architecture", file=file, key="model_type", value=kind, allowed=COVERED
         )
@@ -199,6 +205,7 @@ def _check_covered(keys: Mapping[str, Any], file: Path | None) -> None:
 
 def _size(keys: Mapping[str, Any], key: str, file: Path | None, default: int | None = None) -> int:
     value = default if keys.get(key) is None else keys[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError("this configuration lacks a size", file=file, key=key, value=value, allowed="a whole number")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_SIZE:
+        allowed = f"a whole number, at most {LARGEST_SIZE}"
+        raise UserError("this configuration lacks a size", file=file, key=key, value=value, allowed=allowed)
     return value

@@ -245,18 +245,36 @@ def _parquet(file: Path) -> list[Row]:
     # Not by pandas, which makes floats of integers in columns and objects with empty values.
     with errors_of_reading(file, OSError, ValueError):
         table = pyarrow.parquet.ParquetFile(file).read()
+    names = table.schema.names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError("a column occurs twice", file=file, key=twice[0])
+    with errors_of_reading(file, OSError, ValueError):
         rows = table.to_pylist()
     narrow = {pyarrow.float16(): (np.float16, 2**11), pyarrow.float32(): (np.float32, 2**24)}
+    types = pyarrow.types
+
+    def exact(value: Any, kind: pyarrow.DataType) -> Any:
+        """The value with the decimals that its narrow floats stand for."""
+        if value is None:
+            return None
+        if kind in narrow:
+            width, limit = narrow[kind]
+            # The shortest decimal that the type rounds to this value: 0.1, and not 0.10000000149011612.
+            shortest = Decimal(str(width(value)))
+            return _Lossy(value) if shortest.is_finite() and abs(shortest) >= limit else shortest
+        if types.is_struct(kind):
+            return {field.name: exact(value[field.name], field.type) for field in kind}
+        if types.is_dictionary(kind):
+            return exact(value, kind.value_type)
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            return [exact(each, kind.value_type) for each in value]
+        return value
+
     for column in table.schema:
-        if column.type not in narrow:
-            continue
-        kind, limit = narrow[column.type]
-        for row in rows:
-            if (value := row[column.name]) is not None:
-                # The shortest decimal that the column's type rounds to this value: 0.1, and not 0.10000000149011612.
-                shortest = Decimal(str(kind(value)))
-                lossy = shortest.is_finite() and abs(shortest) >= limit
-                row[column.name] = _Lossy(value) if lossy else shortest
+        # Most columns have none, and a walk over all their values would take long.
+        if "float" in str(column.type) or "halffloat" in str(column.type):
+            for row in rows:
+                row[column.name] = exact(row[column.name], column.type)
     return [Row(file, f"row {number}", columns) for number, columns in enumerate(rows, start=1)]
 
 

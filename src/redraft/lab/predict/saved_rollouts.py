@@ -82,6 +82,9 @@ def read_file(file: Path) -> SavedRollouts:
         UserError: for a file that does not have the format of docs/predict.md.
     """
     frame = read_parquet(file, COLUMNS)
+    for name in KEY:
+        if not pd.api.types.is_integer_dtype(frame[name]) or frame[name].isna().any():
+            raise UserError("this column must have whole numbers, and none missing", file=file, key=name)
     epochs = sorted(set(frame["epoch"]))
     if len(epochs) < 2:
         raise UserError("a prediction needs rollouts of two epochs", file=file, key="epoch", value=epochs)
@@ -91,13 +94,15 @@ def read_file(file: Path) -> SavedRollouts:
     # Drafts of the last epoch but one: the last one was sampled by about the current policy.
     earlier, later = (frame[frame["epoch"] == epoch] for epoch in epochs[-2:])
     drafts = drafts_of(earlier, file)
-    _check_lists(earlier["prompt_tokens"], "iu", "whole numbers", file)
+    _check_lists(frame["prompt_tokens"], "iu", "whole numbers", file)
     prompts: dict[int, list[int]] = {}
-    for prompt, tokens in zip(earlier["prompt"], earlier["prompt_tokens"], strict=True):
-        # An id names one prompt; with other tokens it would be another one.
+    # Of all epochs: an id names one prompt, and with other tokens it would be another one.
+    for prompt, tokens in zip(frame["prompt"], frame["prompt_tokens"], strict=True):
         if prompts.setdefault(int(prompt), tokens.tolist()) != tokens.tolist():
             raise UserError("one prompt has different tokens in two rows", file=file, key="prompt_tokens", value=prompt)
-    return SavedRollouts(drafts, prompts, lengths_of(later, file))
+    drafted = {draft.prompt for draft in drafts}
+    of_drafts = {prompt: tokens for prompt, tokens in prompts.items() if prompt in drafted}
+    return SavedRollouts(drafts, of_drafts, lengths_of(later, file))
 
 
 def drafts_of(frame: pd.DataFrame, file: Path) -> list[Draft]:

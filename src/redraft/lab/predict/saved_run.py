@@ -68,7 +68,20 @@ class SavedRun:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of one pass over all prompts."""
+        """Steps of one pass over all prompts.
+
+        Raises:
+            UserError: if the run screens prompts: its passes have no fixed number of steps.
+        """
+        schedule = self.configuration.schedule
+        if schedule.kind == "speed":
+            raise UserError(
+                "this run screens prompts, so its steps form no epochs",
+                file=self.path / "manifest.json",
+                key="configuration.schedule.kind",
+                value=schedule.kind,
+                allowed="a run that rolls out each prompt once an epoch",
+            )
         return self.configuration.trainer.steps_per_epoch(len(self.problems))
 
     @property

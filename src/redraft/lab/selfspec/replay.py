@@ -16,6 +16,7 @@ from pydantic import Field, FiniteFloat, Strict, TypeAdapter, model_validator
 from redraft.config.base import MOST_ROWS, MOST_TOKENS
 from redraft.config.decoding import LONGEST_DRAFT
 from redraft.errors import UserError
+from redraft.lab.selfspec.simulate import check_selfspec
 from redraft.result_files import Typed, check_record, read_steps
 from redraft.selfspec.controller import Control, Stretch, passes_of
 from redraft.selfspec.roofline import block_efficiency, token_acceptance
@@ -111,6 +112,7 @@ def read_rollouts(file: Path) -> list[TracedRollout]:
         )
     for record in records:
         check_record(record, TRACE_FIELDS, file)
+        check_selfspec(record, file)
     return [
         TracedRollout(
             record["step"],

@@ -11,7 +11,7 @@ therefore predictions of decoding alone, and reports label them as such next to 
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -161,6 +161,21 @@ class BlockCounts(Typed):
 BLOCK_COUNTS: TypeAdapter[Any] = TypeAdapter(BlockCounts)
 
 
+def check_selfspec(record: Mapping[str, Any], file: Path) -> None:
+    """Raise a UserError if another drafter speculated in this step.
+
+    Blocks of other drafters may have fewer proposals than the draft length, so equation 1 does not hold for them.
+    """
+    if "quantisation_error" not in record:
+        raise UserError(
+            "these records are of another drafter than self-speculation",
+            file=file,
+            key="step",
+            value=record["step"],
+            allowed="steps.jsonl of a run with self-speculation",
+        )
+
+
 def measured_acceptance(file: Path) -> Acceptance:
     """Acceptance over all steps of a run, by position, from its `steps.jsonl`.
 
@@ -175,6 +190,7 @@ def measured_acceptance(file: Path) -> Acceptance:
     for record in read_steps(file):
         if "proposed_from" not in record:
             continue
+        check_selfspec(record, file)
         check_record(record, BLOCK_COUNTS, file)
         gamma = record["draft_length"]
         for start, proposed in record["proposed_from"].items():

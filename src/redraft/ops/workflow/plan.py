@@ -127,7 +127,9 @@ class CampaignPlan:
         """Papers that the call names; `cells=FILE` without `papers` names the paper of that file."""
         file, user_defined = self.experiments.named, self.experiments.own_papers
         requested = self.call.papers.split(",") if self.call.papers else [own.paper_of(file)] if file else []
-        others = [paper for paper in requested if paper and paper not in user_defined]
+        if "" in requested:
+            raise UserError("a name is empty", file=CONFIG, key="papers", value=self.call.papers)
+        others = [paper for paper in requested if paper not in user_defined]
         try:
             known = self.preset.papers(others) if others else []
         except ValueError as error:
