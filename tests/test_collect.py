@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -164,6 +165,26 @@ def test_a_manifest_without_a_hash_is_an_error(layout, name):
 def test_a_copy_beside_a_run_is_no_run(layout):
     shutil.copytree(layout.run(CELL, 0), layout.run(CELL, 0).with_name("seed0.bak"))
     assert list(collected(layout).runs["seed"]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("runs", lambda frame: pd.concat([frame, frame.iloc[:1]]), "a row occurs twice"),
+        ("steps", lambda frame: pd.concat([frame, frame.iloc[-1:]]), "a row occurs twice"),
+        ("scores", lambda frame: pd.concat([frame, frame.iloc[:1]]), "a row occurs twice"),
+        ("scores", lambda frame: frame.assign(correct=frame["total"] + 1), "no share of right answers"),
+        ("scores", lambda frame: frame.assign(total=0, correct=0), "no share of right answers"),
+        ("scores", lambda frame: frame.assign(correct=-1), "no share of right answers"),
+    ],
+)
+def test_collected_rows_that_no_campaign_has_are_an_error(layout, tmp_path, name, change, words):
+    """Someone else's files may have hashes that fit."""
+    runs = collected(layout)
+    replace(runs, **{name: change(getattr(runs, name))}).save(tmp_path / "collected")
+    with pytest.raises(UserError, match=words) as error:
+        Runs.load(tmp_path / "collected")
+    assert error.value.file == tmp_path / f"collected/{name}.parquet"
 
 
 @pytest.mark.parametrize("name", ["runs.parquet", "steps.parquet", "scores.parquet", "collected.json"])

@@ -19,7 +19,7 @@ from redraft.config.data import ProblemFile
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
 from redraft.evaluate.generate import _policies_of
-from redraft.files import own_hash_file, sha256
+from redraft.files import own_hash_file, read_json, sha256
 from redraft.lab.predict import observations
 from redraft.lab.predict.jackknife import IntervalEstimate
 from redraft.lab.predict.observations import measure_pair
@@ -370,6 +370,14 @@ def test_held_out_drafts_are_the_drafters_and_none_that_the_run_has_seen(run):
         assert same[name]["drafts"] == 100
         assert same[name]["whole"] == pytest.approx(1, abs=1e-3)
     assert same["one-hot"]["whole"] < 0.2
+
+
+def test_a_run_that_screens_prompts_has_no_epochs(run):
+    """Its passes take other numbers of steps, so successive windows of steps mix visits of a prompt."""
+    manifest = read_json(run / "manifest.json")
+    speed = manifest | {"configuration": manifest["configuration"] | {"schedule": {"kind": "speed"}}}
+    with pytest.raises(UserError, match=r"form no epochs(.|\n)*'speed'"):
+        SavedRun(run, speed, None).pair()
 
 
 def test_held_out_drafts_are_at_the_run_s_temperature(run, monkeypatch):

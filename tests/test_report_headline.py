@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures.view import Axis
 from redraft.analysis.pages.forest import claim_plot, headline_plot
-from redraft.analysis.pages.headline import HeadlineNumber, _compared, in_form, interval, number, points
+from redraft.analysis.pages.headline import HeadlineNumber, _compared, _is_timed, in_form, interval, number, points
 from redraft.analysis.reference.page import _summary_row
 from redraft.config import BudgetTable, Experiments, Headline
 from redraft.errors import UserError
@@ -62,6 +62,23 @@ def made(folder, form="percent fewer", column="tokens", uneven=1.0, **changed):
     declared = Experiments().tables("spec_rl").tables[0]
     headline = Headline(table=1, cell="c", column=column, form=form, words="It decodes {} fewer", short="tokens")
     return points(layout, "p", [headline], [declared.model_copy(update={"columns": []})], timed(uneven))[0]
+
+
+@pytest.mark.parametrize(
+    ("paper", "kind", "column", "expected"),
+    [
+        ("spec_rl", "stages", "speedup_honest", True),
+        ("spec_rl", "stages", "rollout_s", True),
+        ("equal_budget", "budgets", "seconds_difference", True),
+        ("equal_budget", "budgets", "tokens_difference", False),
+        ("speed_rl", "targets", "average_speedup", True),
+        ("spec_rl", "cells", "tokens", False),
+    ],
+)
+def test_a_headline_is_one_of_times_also_in_a_column_that_its_table_adds(paper, kind, column, expected):
+    table = next(table for table in Experiments().tables(paper).tables if table.kind == kind)
+    headline = Headline(table=table.number, cell="c", column=column, form="times", words="{} as fast", short="speed")
+    assert _is_timed(headline, table, "tiny") == expected
 
 
 def test_a_headline_compares_its_row_with_the_row_s_baseline():
