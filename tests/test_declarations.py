@@ -239,6 +239,7 @@ def called(folder, monkeypatch, capsys, *arguments):
         ("ar3po/reported.yaml", "staged: ar3po", "staged: ar3p0", ["key.method.names.staged", "ar3p0", "ar3po"]),
         ("ar3po/reported/table01.csv", ",ar3po,", ",ar3po ,", ["a blank begins or ends a text"]),
         ("spec_rl/reported/table01.csv", ",math500,", ",math500,-", ["math500", "0 to 100"]),
+        ("ar3po/reported/table01.csv", ",math500,", ",math500,9", ["math500", "0 to 100"]),
     ],
 )
 def test_a_mistake_in_what_names_a_paper_s_rows_is_no_missing_row(folder, monkeypatch, capsys, file, old, new, words):

@@ -153,12 +153,12 @@ def test_the_first_screen_says_what_is_kept_of_the_gain():
     cell = pd.Series(numbers | gain | {"verdict": "opposite direction", "n_seeds": 5})
     headline = Headline(table=1, cell="a", column="d", form="points", words="It differs by {}", short="it is")
     table = CellTable.model_construct(number=1, columns=[])
-    point = _point(headline, cell, table, None)
+    point = _point(headline, cell, table, "tiny", None)
     assert (
         "(paper: +2.4 points); the method keeps −10\N{NARROW NO-BREAK SPACE}% [−20, −5] of the 7.0 points"
         in point.sentence
     )
-    without = _point(headline, cell.drop(list(KEPT)).reindex(cell.index), table, None)
+    without = _point(headline, cell.drop(list(KEPT)).reindex(cell.index), table, "tiny", None)
     assert "keeps" not in without.sentence
 
 

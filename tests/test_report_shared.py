@@ -216,10 +216,13 @@ def test_an_accepted_fragment_keeps_its_text_and_its_links_are_moved(tmp_path):
     assert checked_fragment(file, "") == file.read_text()
 
 
+SCORE = {"benchmark": ["b"], "correct": [1], "total": [2]}
+
+
 @pytest.mark.parametrize("cell", ["../../x", "a/../../x", "/tmp/x", "a/b/c", "<b>", "a..b", "{x}", "", "a\n", None])
 def test_a_cell_of_collected_runs_is_a_plain_name(cell, tmp_path):
     """A run's page is named after it."""
-    frame = pd.DataFrame({"cell": [cell], "seed": [0], "manifest": ["m"], "step": [0]})
+    frame = pd.DataFrame({"cell": [cell], "seed": [0], "manifest": ["m"], "step": [0], **SCORE})
     Runs(*[frame.assign(cell="grpo-spec-l0.5")] * 3).save(tmp_path)
     assert list(Runs.load(tmp_path).runs["cell"]) == ["grpo-spec-l0.5"]
     Runs(*[frame] * 3).save(tmp_path)
@@ -229,7 +232,7 @@ def test_a_cell_of_collected_runs_is_a_plain_name(cell, tmp_path):
 
 @pytest.mark.parametrize("seed", ["0/../x", -1, 0.5])
 def test_a_seed_of_collected_runs_is_a_whole_number(seed, tmp_path):
-    frame = pd.DataFrame({"cell": ["a"], "seed": [seed], "manifest": ["m"], "step": [0]})
+    frame = pd.DataFrame({"cell": ["a"], "seed": [seed], "manifest": ["m"], "step": [0], **SCORE})
     Runs(*[frame] * 3).save(tmp_path)
     with pytest.raises(UserError, match="seeds are whole numbers"):
         Runs.load(tmp_path)

@@ -43,6 +43,7 @@ def figure(*gammas):
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """A function that makes these measurements the published sweep."""
+    (tmp_path / "published").mkdir()
     monkeypatch.setenv(PUBLISHED, str(tmp_path / "published"))
     monkeypatch.chdir(tmp_path)
     for module in (roofline_points, redraft.published):  # the declared number of rows is the authors'

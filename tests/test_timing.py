@@ -45,13 +45,17 @@ def test_times_are_not_decided_where_nothing_shows_how_evenly_the_machine_ran():
     unknown = timed_unevenly(of_runs, [("a", "b")])
     assert unknown.text == "no two runs did equal work, which would show how evenly the machine ran"
     assert not unknown.comparable
+    assert timed_unevenly(of_runs, [("a",)]) is None, "a share of its own time"
     uneven = runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0), ("c", 0, 0, 0, 10, 2.0))
     known = timed_unevenly(uneven, [("a", "b"), ("a", "c")])
     assert known.text == "equal work differed in time by a factor of up to 2.00"
     for repeats, cells, even in ((1.1, "ab", True), (1.3, "ab", False), (1.1, "a", False)):
         spread = of_runs.steps["cell"].isin([*cells]).map({True: repeats, False: math.nan})
         repeated = Runs(of_runs.runs, of_runs.steps.assign(repeats_spread=spread), of_runs.scores)
-        assert (timed_unevenly(repeated, [("a", "b")]) is None) == even, (repeats, cells)
+        found = timed_unevenly(repeated, [("a", "b")])
+        assert (found is None) == even, (repeats, cells)
+        if not even:
+            assert found.text.startswith("repeats of equal work" if cells == "ab" else "no two runs"), found.text
 
 
 EVEN = [(cell, 0, 0, 0, 10, seconds) for cell, seconds in (("a", 1.0), ("b", 1.1), ("c", 2.0))]

@@ -120,7 +120,7 @@ def test_no_claim_about_time_is_decided_where_equal_work_took_unequal_time(runs,
     test = Compare(quantity=quantity, cell=REUSE, baseline=PLAIN, relative="ratio", expected="below", threshold=1.0)
     claim = Claim(id="c", quotation="q", section="1", test=test)
     (uneven_time,) = judge([claim], Runs(runs.runs, steps, runs.scores), paper_scale=True)
-    assert "equal work took up to 1.50 times as long" in uneven_time["evidence"]
+    assert "equal work differed in time by a factor of up to 1.50" in uneven_time["evidence"]
     (even_time,) = judge([claim], runs, paper_scale=True)
     assert "equal work" not in even_time["evidence"]
 

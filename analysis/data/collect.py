@@ -125,10 +125,10 @@ class Runs:
         """
         record = read_record(folder / COLLECTED)
         check_hashes(folder, record["sha256"], folder / COLLECTED)
-        names, frames = {"runs": "manifest", "steps": "step", "scores": "step"}, {}
-        for name, third in names.items():
+        frames = {}
+        for name, columns in COLUMNS.items():
             file = folder / f"{name}.parquet"
-            frames[name] = read_parquet(file, ("cell", "seed", third))
+            frames[name] = read_parquet(file, ("cell", "seed", *columns))
             # Names of cells become paths and links of pages, and the file may be someone else's.
             for cell in frames[name]["cell"].unique():
                 check_cell(cell, file)
@@ -140,6 +140,8 @@ class Runs:
         return cls(**frames, looks=check_looks(looks, folder / COLLECTED) if looks else ())
 
 
+COLUMNS = {"runs": ["manifest"], "steps": ["step"], "scores": ["step", "benchmark", "correct", "total"]}
+"""Columns that the collected files have besides cell and seed, at least."""
 ROW = {"runs": [], "steps": ["step"], "scores": ["step", "benchmark"]}
 """Columns that, with cell and seed, name a row of the collected files."""
 

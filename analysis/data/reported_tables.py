@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import Cell, Clock, Experiments, Reported, Table, TargetTable
-from redraft.config.quantities import ACCURACY, similar
+from redraft.config.quantities import ACCURACY, EACH, similar
 from redraft.errors import UserError
 from redraft.files import check_length, errors_of_reading
 
@@ -223,9 +223,9 @@ def check_reported(experiments: Experiments, paper: str) -> None:
         if (number := table.reported_number) is None or spec is None:
             continue
         named = list(_named_columns(table))
-        lines = read_reported(folder, number, spec).lines if named else []
+        lines = read_reported(folder, number, spec).lines
         columns = {line["column"] for line in lines}
-        _check_percent(table, number, lines, folder)
+        _check_percent(table, number, lines, folder, experiments.benchmark_names())
         for key, column in named:
             if column not in columns:
                 raise _not_reported(
@@ -260,8 +260,8 @@ def _vocabulary(spec: Reported, folder: Path) -> dict[str, set[str]]:
         UserError: for the first value that `reported.yaml` declares and no table has: its rows would count as not
             reported.
     """
-    files = sorted((folder / "reported").glob("table[0-9]*.csv"))
-    numbers = [int(file.stem.removeprefix("table")) for file in files]
+    names = (re.fullmatch(r"table([0-9]{2,})\.csv", file.name) for file in (folder / "reported").glob("table*"))
+    numbers = sorted(int(name[1]) for name in names if name)
     lines = [line for number in numbers for line in read_reported(folder, number, spec).lines]
     known = {name: {line[name] for line in lines} for name in spec.key}
     declared = [
@@ -278,13 +278,15 @@ def _vocabulary(spec: Reported, folder: Path) -> dict[str, set[str]]:
     return known
 
 
-def _check_percent(table: Table, number: int, lines: Sequence[Mapping[str, Any]], folder: Path) -> None:
+def _check_percent(
+    table: Table, number: int, lines: Sequence[Mapping[str, Any]], folder: Path, benchmarks: Sequence[str]
+) -> None:
     """Raise a UserError for a reported accuracy that is no percentage."""
     of_accuracy = {
         name
         for column in getattr(table, "columns", [])
         if getattr(column, "quantity", "").startswith(ACCURACY) and not column.printed_relative
-        for name in column.reported
+        for name in (benchmarks if column.quantity == EACH else column.reported)
     }
     for line in lines:
         if line["column"] in of_accuracy and not 0 <= line["value"] <= 100:

@@ -157,6 +157,8 @@ class TimingSpread:
         """Why times are not comparable."""
         if self.groups:
             return f"equal work differed in time by a factor of up to {self.largest:.2f}"
+        if self.repeated == 1.0:
+            return f"repeats of equal work differed in time by a factor of {self.repeats:.2f} in the median step"
         return "no two runs did equal work, which would show how evenly the machine ran"
 
 
@@ -245,9 +247,10 @@ def timed_unevenly(
     pairs = [*compared, *(pair for cells in named for pair in combinations(cells.split("+"), 2))]
     # Cells that were not run are not compared.
     run = {cell for cell, _ in _first_epochs(runs).index}
-    found = (_spread_between(runs, frozenset(cells)) for cells in pairs if run.issuperset(cells))
+    found = [({*cells}, _spread_between(runs, frozenset(cells))) for cells in pairs if run.issuperset(cells)]
+    # What one cell's own runs say, such as a share of their time, is doubted only where unevenness is known.
+    worst = [spread for cells, spread in found if not spread.comparable and (spread.groups or len(cells) > 1)]
     # A known factor says more than that none is known.
-    worst = (spread for spread in found if not spread.comparable)
     return max(worst, key=lambda spread: (spread.groups > 0, spread.largest), default=None)
 
 

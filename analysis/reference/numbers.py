@@ -130,7 +130,11 @@ def least_deviation(column: Column) -> float:
 def of_times(columns: Iterable[Column]) -> set[str]:
     """Names of a table's columns that depend on times."""
     columns = list(columns)
-    timed = {column.name for column in columns if is_timed(column.quantity) or of_step(column.quantity) in OF_TIMES}
+    timed = {
+        column.name
+        for column in columns
+        if is_timed(column.quantity) or not {of_step(column.quantity), *column.quantity.split(":")}.isdisjoint(OF_TIMES)
+    }
     # A mean of speedups depends on times if one of them does.
     return timed | {column.name for column in columns if column.quantity == AVERAGE and timed}
 

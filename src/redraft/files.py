@@ -229,9 +229,10 @@ def read_json(file: Path, *, finite: bool = False) -> Any:
 
 
 def read_json_lines(file: Path) -> list[Any]:
-    """Parse a JSON Lines file; a UserError if it is missing, or a line is not JSON or has NaN or infinity."""
+    """Parse a JSON Lines file; a UserError if it is missing, or a line is not JSON or has a key twice or NaN."""
     with errors_of_reading(file, ValueError, RecursionError):
-        return [json.loads(line, parse_constant=_no_number) for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line, parse_constant=_no_number, object_pairs_hook=_object) for line in lines]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

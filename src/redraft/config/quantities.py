@@ -102,8 +102,11 @@ NAMED = {
 
 
 def of_step(quantity: str) -> str:
-    """Quantity of a step that a quantity of a run is made of: `drift` of `reuse_epochs:drift`; else its last part."""
-    return NAMED.get(quantity, quantity).rpartition(":")[2]
+    """Quantity of a step that a quantity of a run is made of: `drift` of `reuse_epochs:drift`; else its last part.
+
+    Empty for a correlation, which has no unit.
+    """
+    return "" if quantity.startswith(CORRELATION) else NAMED.get(quantity, quantity).rpartition(":")[2]
 
 
 RUN_QUANTITIES = (

@@ -226,7 +226,8 @@ class VerlEngine(EngineSettings):
     """Memory of one GPU, GiB, for the check that a run fits (docs/paper-scale.md); an H100 of 80 GB has 79.6. Without
     a value nothing is checked."""
     verl: Annotated[dict[str, Any], AfterValidator(checked_site_keys)] = {}
-    """Further dotted keys of verl's configuration and their values, except those that decide what is learned."""
+    """Further dotted keys of verl's configuration and their values, except those that decide what is learned. A
+    precision (`dtype`, `mixed_precision`) is part of a run's identity."""
 
     @model_validator(mode="after")
     def _reproducible(self) -> "VerlEngine":

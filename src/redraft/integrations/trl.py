@@ -91,7 +91,8 @@ class ReuseRollout(TrainerCallback):
         rule: With `one_hot` responses have the policy's distribution; with `block` and `residual` they have it for
             drafts that the policy was not trained on. `published` (SPEC-RL) and `random` are not exact. `none` has no
             drafts.
-        most_tokens: largest number of stored response tokens. A token takes 12 bytes, and 8 more for each of the
+        most_tokens: a prompt is dropped once as many response tokens of more recently sampled prompts are stored. A
+            token takes 12 bytes, and 8 more for each of the
             rule's `top`.
         most_rows: largest number of responses that decode at once in the in-process engine.
         resume_from: the checkpoint that training resumes from, if it is not `checkpoint-STEP` in `output_dir`.

@@ -266,7 +266,9 @@ def _parquet(file: Path) -> list[Row]:
             return {field.name: exact(value[field.name], field.type) for field in kind}
         if types.is_dictionary(kind):
             return exact(value, kind.value_type)
-        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        if types.is_map(kind):
+            return [(exact(key, kind.key_type), exact(item, kind.item_type)) for key, item in value]
+        if isinstance(value, list) and hasattr(kind, "value_type"):
             return [exact(each, kind.value_type) for each in value]
         return value
 

@@ -126,7 +126,7 @@ async def complete(
         else:
             draws = numbers(draft.prompt, draft.sample, remaining, task, context)
             continuation = await session.decode(prefix, remaining, draws, kept.first, context.memory.retention.top)
-            if kept.prefix or kept.verified:
+            if kept.prefix:
                 context.meter.cached_tokens += continuation.cached
     with context.meter.assembling():
         sampled_now = np.full(len(continuation.tokens), context.streams.step, dtype=np.int32)
