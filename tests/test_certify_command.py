@@ -18,6 +18,7 @@ from benchmarks.certify import END, Model, Sampling, tempered, top_p
 from redraft.certify import Sampled, Verdict, certify
 from redraft.certify.server import Server, ServerPolicy, ServerSampler
 from redraft.cli.app import main
+from redraft.cli.certify import _lines
 from redraft.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -103,7 +104,7 @@ def test_a_mistake_is_one_message(mine, mistake, arguments, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [("", "there is no prompt"), ("[1]\n[-1]", "line 2 is no prompt"), ("{}", "line 1 is no prompt"), ("[]", "line 1"),
-     ('"a text"', "a text needs a tokenizer"), ("[1.5]", "line 1"), ("x", "line 1")],
+     ('"a text"', "a text needs a tokenizer"), ("[1.5]", "line 1"), ("x", "line 1"), ("[" * 100_000, "line 1")],
 )  # fmt: skip
 def test_a_wrong_file_of_prompts_is_named(mine, mistake, content, message):
     (mine / "prompts.jsonl").write_text(content)
@@ -113,6 +114,11 @@ def test_a_wrong_file_of_prompts_is_named(mine, mistake, content, message):
     assert "no file of prompts" in mistake(
         mine, "certify", "mine:sampler", "--policy", "mine:policy", "--prompts", "nowhere"
     )
+
+
+def test_prompts_have_the_line_ends_and_marks_of_problem_files(tmp_path):
+    (tmp_path / "prompts.jsonl").write_bytes('\ufeff[1]\r\n\r\n"a\u2028b"\n'.encode())
+    assert _lines(tmp_path / "prompts.jsonl") == [[1], "a\u2028b"]
 
 
 def test_the_plugin_fails_a_test_with_the_certificate(mine):

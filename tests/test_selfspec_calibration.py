@@ -22,6 +22,7 @@ BROKEN = {
     "a missing section": (lambda c: c.pop("hardware"), ["lacks a section", "hardware"]),
     "a section that is none": (lambda c: c.update(model=[]), ["lacks a section", "model"]),
     "a missing number": (lambda c: c["calibration"].pop("eta_d"), ["lacks a number", "eta_d", "more than 0"]),
+    "more than a float holds": (lambda c: c["calibration"].update(eta_d=10**400), ["lacks a number", "eta_d"]),
     "a text": (lambda c: c["calibration"].update(c_V="12"), ["lacks a number", "calibration.c_V", "0 or more"]),
     "a truth": (lambda c: c["hardware"].update(BW_eff=True), ["lacks a number", "hardware.BW_eff"]),
     "a bandwidth of 0": (lambda c: c["hardware"].update(BW_eff=0), ["lacks a number", "BW_eff", "more than 0"]),

@@ -15,6 +15,7 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import by_seed, over_time
 from redraft.analysis.data.reported_tables import ReportedTable, match_of, no_reported
 from redraft.analysis.data.statistics import estimate
+from redraft.analysis.data.timing import TimingSpread
 from redraft.analysis.tables import render
 from redraft.analysis.tables.cell_verdicts import budget_verdicts, verdict
 from redraft.analysis.tables.comparison import make_table
@@ -767,9 +768,11 @@ def test_a_point_over_what_was_spent_is_where_the_seeds_are_that_have_its_value(
 
 def test_seconds_have_no_verdict_where_equal_work_took_unequal_time_and_nothing_without_an_interval():
     table, cells = made(BUDGETS)
-    first, second = budget_verdicts(table, cells.reset_index(), uneven=True)
+    first, second = budget_verdicts(table, cells.reset_index(), TimingSpread(3, 1.1, 1.5))
     assert "fast is highest" in first
-    assert second == "At equal seconds nothing is decided: equal work took unequal time on this machine."
+    assert second == "At equal seconds nothing is decided: equal work differed in time by a factor of up to 1.50."
+    _, second = budget_verdicts(table, cells.reset_index(), TimingSpread(0, math.nan, math.nan))
+    assert second.startswith("At equal seconds nothing is decided: no two runs did equal work")
     cells[["low", "high"]] = math.nan
     assert "indistinguishable" not in " ".join(budget_verdicts(table, cells.reset_index()))
 

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from redraft.analysis.data.statistics import LEVEL, NEUTRAL, ROUNDING, Estimate, Interval
-from redraft.analysis.data.timing import is_timed
+from redraft.analysis.data.timing import TimingSpread, is_timed
 from redraft.config import BudgetTable
 from redraft.config.tables import Budget
 
@@ -13,7 +13,7 @@ MISSING, BASELINE, NOT_COMPARABLE, NOT_APPLICABLE = "missing", "baseline", "not 
 INCONCLUSIVE, AGREES, DIFFERS = "inconclusive", "agrees", "differs"
 NO_DATA = "no data"
 UNEVEN = "not decided"
-"""Verdict on seconds where equal work took unequal time."""
+"""Verdict on seconds that cannot be compared: equal work took unequal time, or no two runs did equal work."""
 
 MARKS = {
     AGREES: "=",
@@ -74,17 +74,17 @@ def _never(found: Estimate, reported: float) -> str:
     return AGREES if math.isinf(reported) else DIFFERS
 
 
-def budget_verdicts(table: BudgetTable, cells: pd.DataFrame, uneven: bool = False) -> list[str]:
+def budget_verdicts(table: BudgetTable, cells: pd.DataFrame, uneven: TimingSpread | None = None) -> list[str]:
     """A sentence or two a budget, in the order of the table; none for a budget that is not known.
 
-    Budgets of seconds are not decided if times are `uneven`: equal work took unequal time.
+    Budgets of seconds are not decided if their times cannot be compared, for which `uneven` has the reason.
     """
     return [text for budget in table.budgets if (text := _budget_verdict(budget, table, cells, uneven))]
 
 
-def _budget_verdict(budget: Budget, table: BudgetTable, cells: pd.DataFrame, uneven: bool) -> str:
+def _budget_verdict(budget: Budget, table: BudgetTable, cells: pd.DataFrame, uneven: TimingSpread | None) -> str:
     if uneven and is_timed(budget.quantity):
-        return f"At equal {budget.title} nothing is decided: equal work took unequal time on this machine."
+        return f"At equal {budget.title} nothing is decided: {uneven.text}."
     accuracy = cells[cells["column"] == f"{budget.name}_accuracy"].set_index("row")["reproduced"].dropna()
     if accuracy.empty:
         return ""

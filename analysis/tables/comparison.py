@@ -418,7 +418,7 @@ def cells_of(table: RunTable, source: TableSource) -> list[TableCell]:
 def comparisons(cells: Iterable[TableCell], source: TableSource) -> Iterator[tuple[Mapping[int, float], float, bool]]:
     """Values and neutral value of each cell that is tested, and whether they are ratios.
 
-    Seconds are not tested where equal work took unequal time.
+    Seconds are not tested where times cannot be compared.
     """
     for cell in cells:
         if cell.compared and not _timed_unevenly(cell, source):

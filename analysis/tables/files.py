@@ -86,7 +86,7 @@ def _sheet(table: Table, source: TableSource, families: Families) -> Sheet:
     cells = make_table(whole, source, families)
     if isinstance(whole, BudgetTable):
         pairs = combinations(dict.fromkeys(whole.cells), 2)
-        found = budget_verdicts(whole, cells, bool(timed_unevenly(source.measured.runs, pairs)))
+        found = budget_verdicts(whole, cells, timed_unevenly(source.measured.runs, pairs))
         whole = whole.model_copy(update={"note": " ".join([*found, whole.note]).strip()})
     return Sheet(whole, whole.columns, cells, resolved.stand_in)
 

@@ -41,7 +41,7 @@ MEANINGS = {
     DIFFERS: "differs from the paper's value",
     "opposite direction": "opposite direction: an effect on the other side of “no effect”",
     INCONCLUSIVE: "inconclusive: the runs cannot tell",
-    UNEVEN: "not decided: equal work took unequal time",
+    UNEVEN: "not decided: times that cannot be compared",
     BASELINE: "the baseline of its column",
     NOT_COMPARABLE: "no value of the paper's to compare with",
 }

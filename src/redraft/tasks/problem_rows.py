@@ -254,7 +254,7 @@ def _parquet(file: Path) -> list[Row]:
     types = pyarrow.types
 
     def exact(value: Any, kind: pyarrow.DataType) -> Any:
-        """The value with the decimals that its narrow floats stand for."""
+        """Replace the narrow floats of a value by their shortest decimals."""
         if value is None:
             return None
         if kind in narrow:
@@ -274,7 +274,7 @@ def _parquet(file: Path) -> list[Row]:
 
     for column in table.schema:
         # Most columns have none, and a walk over all their values would take long.
-        if "float" in str(column.type) or "halffloat" in str(column.type):
+        if "float" in str(column.type):
             for row in rows:
                 row[column.name] = exact(row[column.name], column.type)
     return [Row(file, f"row {number}", columns) for number, columns in enumerate(rows, start=1)]
