@@ -350,6 +350,7 @@ def test_the_command_prints_the_sum_and_writes_every_line(tmp_path, monkeypatch,
     assert f"{len(cells) * SEEDS} runs, {total:,.0f} GPU-hours" in text
     assert "64 GPUs" in text
     assert "evaluation, whose hours the paper does not report" in " ".join(text.split())
+    assert "Policies: 4 bytes a parameter" in " ".join(text.split()), "as they are counted"
     assert text.startswith("costs at the preset paper\n")
     assert max(map(len, text.splitlines())) <= 80
 

@@ -26,7 +26,7 @@ from redraft.analysis.data.measured import FAMILY, MEASURED, RECORD, Measured, M
 from redraft.analysis.pages.finished_report import record_report
 from redraft.analysis.pages.run_pages import views
 from redraft.analysis.reference import packing, packs, page, published, reopening, site
-from redraft.analysis.reference.checking import compare
+from redraft.analysis.reference.checking import _changed_records, compare
 from redraft.analysis.reference.numbers import (
     AGREES,
     DIFFERS,
@@ -1025,6 +1025,23 @@ def test_a_drift_is_compared_with_what_rounding_makes_of_it_however_a_table_redu
     column = Column(name="a", title="a", quantity=quantity)
     assert least_deviation(column) == LEAST["drift"] > 0
     assert least_deviation(column.model_copy(update={"quantity": "reuse_epochs:kl"})) == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "changed"),
+    [
+        ("tokens_decoded", "tokens_decoded"),
+        ("predicted_seconds.h100", "predicted_seconds.h100"),
+        *((name, "") for name in ("seconds.total", "grading_seconds", "tail_share", "repeats_spread")),
+    ],
+)
+def test_records_of_equal_policies_are_equal_but_for_measured_times(column, changed):
+    """Predicted seconds follow from the passes, so a fault in the roofline or in the passes shows in them."""
+    steps = pd.DataFrame({"cell": "a", "seed": 0, "step": [0, 1], column: [1.0, 2.0]})
+    scores = pd.DataFrame({"cell": [], "seed": [], "step": [], "benchmark": []})
+    own, other = (Runs(steps, each, scores) for each in (steps, steps.assign(**{column: [1.0, 2.5]})))
+    assert _changed_records(own, other, "a", 0) == changed
+    assert _changed_records(own, own, "a", 0) == ""
 
 
 def test_published_blocks_are_those_of_the_time_of_the_runs(place):
