@@ -204,7 +204,7 @@ def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding
         ),
         (
             {"verdict": "not decided", "column": "rollout_seconds", "uneven": 1.64},
-            "not decided: equal work differed in time by a factor of up to 1.64.",
+            "not decided, since equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
         (
@@ -214,7 +214,7 @@ def test_a_number_without_the_paper_s_is_an_effect_or_not_decided(timed, finding
                 "uneven": 1.64,
                 "p_corrected": math.nan,
             },
-            "not decided: equal work differed in time by a factor of up to 1.64.",
+            "not decided, since equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
         ({"verdict": "agrees", "uneven": 1.64}, "agrees with the paper.", "yes"),

@@ -331,7 +331,7 @@ def test_on_a_processor_all_is_exact_and_of_no_gpu():
     assert values(config.trainer, "device", "n_gpus_per_node") == ["cpu", 1]
     assert config.ray_kwargs.ray_init.num_gpus == 1
     assert verl.environment(gpu=False)["VERL_PLATFORM"] == "cpu"
-    assert verl.environment(gpu=False)["RAY_worker_niceness"] == "0"
+    assert verl.environment(gpu=False)["VERL_USE_EXTERNAL_MODULES"].startswith("redraft.verl_cpu.platform,")
 
 
 @pytest.mark.parametrize("flash", [True, False])
@@ -343,8 +343,10 @@ def test_attention_on_gpus_is_what_is_installed(flash, monkeypatch):
         assert model.override_config.attn_implementation == attention
     assert config.actor_rollout_ref.model.use_fused_kernels is not flash
     assert flash or config.actor_rollout_ref.model.fused_kernel_options.impl_backend == "torch"
-    variables = {name: value for name, value in environment(gpu=True).items() if name.startswith("VERL")}
-    assert variables == ({} if flash else {"VERL_USE_EXTERNAL_MODULES": "redraft.train.verl.critic"})
+    fused = config.actor_rollout_ref.model.use_fused_kernels
+    modules = environment(gpu=True, fused=fused)["VERL_USE_EXTERNAL_MODULES"].split(",")
+    needed = ["job_names", *([] if flash else ["critic", "fused_head"])]
+    assert modules == [f"redraft.train.verl.{name}" for name in needed]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -212,7 +212,7 @@ def verdict_words(cell: pd.Series, uneven: TimingSpread | None) -> str:
     several = counted(seeds, "seed")
     # Also where the paper gives no number: the effect itself is one of times.
     if verdict in (UNEVEN, NOT_COMPARABLE) and uneven:
-        return f"not decided: {uneven.text}"
+        return f"not decided, since {uneven.text}"
     uncorrected = cell["p"] <= LEVEL < cell["p_corrected"]
     open_ = f"inconclusive with {several}" + (", not significant after correction" if uncorrected else "")
     if verdict == NOT_COMPARABLE:

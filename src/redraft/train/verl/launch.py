@@ -158,7 +158,8 @@ class VerlTrainer:
         file = self.path / "verl.yaml"
         write_atomically(file, OmegaConf.to_yaml(config))
         command = [sys.executable, "-m", "redraft.train.verl", str(file)]
-        nodes, variables = self.run.engine.nodes, environment(self.gpu) | socket_variables(os.environ)
+        nodes, fused = self.run.engine.nodes, config.actor_rollout_ref.model.use_fused_kernels
+        variables = environment(self.gpu, fused) | socket_variables(os.environ)
         gpus = self.run.engine.gpus if self.gpu else 1  # a CPU counts as one GPU
         cluster: Any = nullcontext(token())
         if nodes > 1:

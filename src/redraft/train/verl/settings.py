@@ -7,6 +7,7 @@ Keys that are not set here keep verl's default. `settings` is independent of the
 
 import math
 import os
+import secrets
 import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ Table = dict[str, Any]
 VLLM_MAX_LOGPROBS = 20
 """vLLM's own `max_logprobs`."""
 EXTERNAL = "VERL_USE_EXTERNAL_MODULES"
-"""Variable with the modules that verl imports first in each of its processes."""
+"""Variable with the modules that verl imports first in each of its processes, separated by commas."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Thread counts of the numerical libraries of PyTorch, vLLM and NumPy; the last two override the first."""
 
@@ -360,16 +361,29 @@ def socket_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: folder for name, folder in folders.items() if folder != own}
 
 
-def environment(gpu: bool) -> dict[str, str]:
-    """Environment variables of a process that runs verl; Ray's and vLLM's processes inherit them."""
+def environment(gpu: bool, fused: bool = False) -> dict[str, str]:
+    """Environment variables of a process that runs verl; Ray's and vLLM's processes inherit them.
+
+    Args:
+        fused: whether verl's head computes log-probabilities from its weights (`use_fused_kernels`).
+    """
     variables = {
         "HF_HUB_OFFLINE": "1",  # models are local folders by then
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # else 15: beside any other load on the processors the run would hardly go on
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",  # `redraft.engines.vllm.worker` scores drafts in the V1 runner
+        "REDRAFT_VERL_RUN": secrets.token_hex(8),  # a name for `redraft.train.verl.job_names`
     }
+    modules = {
+        "redraft.verl_cpu.platform": not gpu,
+        "redraft.train.verl.job_names": True,
+        "redraft.train.verl.critic": gpu and not has_flash_attention(),
+        "redraft.train.verl.fused_head": gpu and fused,
+    }
+    variables[EXTERNAL] = ",".join(name for name, needed in modules.items() if needed)
     if gpu:
-        return variables | ({} if has_flash_attention() else {EXTERNAL: "redraft.train.verl.critic"})
+        return variables
     return variables | {
         # One thread for all libraries: the number of threads changes the order of sums. Snakemake sets these variables
         # for its jobs, so a run resumed outside of it or with other cores would give other numbers.
@@ -377,7 +391,5 @@ def environment(gpu: bool) -> dict[str, str]:
         "TORCH_COMPILE_DISABLE": "1",  # vLLM would compile functions of its sampler, which takes longer than a tiny run
         "VERL_ENGINE_DEVICE": "cuda",  # verl registers its FSDP engine for this name only, but it runs on any device
         "VERL_PLATFORM": "cpu",
-        EXTERNAL: "redraft.verl_cpu.platform",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-        "RAY_worker_niceness": "0",  # else 15: beside any other load on the processors the run would hardly go on
     }
