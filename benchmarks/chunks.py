@@ -97,7 +97,7 @@ def main() -> None:
             work, title = Work(model, drafts, length, kept), f"chunks, {case}, {where}"
             lengths = {"whole drafts": None, **{f"chunks of {chunk}": chunk for chunk in chunks}}
             measured = seconds(title, work.by(lengths), ROUNDS, time.process_time)
-            print(f"{title}: {drafts} drafts x {length} tokens behind {PROMPT}, processor seconds")
+            print(f"{title}: {drafts} drafts x {length} tokens after {PROMPT}, processor seconds")
             for name, values in measured.items():
                 share = work.scored(lengths[name])
                 print(f"{line(name, values)}  {ratio(values, measured['whole drafts']):5.2f} x  {share:5.0%} scored")

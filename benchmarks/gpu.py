@@ -147,16 +147,21 @@ def decode(name: str, shape: Shape, model: Any) -> None:
         "engine, decoding": work.decode,
         "engine, without CUDA graphs": partial(without_graphs, work, work.engine.burst),
         "engine, and a look at each token": partial(without_graphs, work, 1),
-        "generate, tokens and log-probs": lambda: work.generate(log_probs=True),
         "generate, tokens only": lambda: work.generate(log_probs=False),
     }
+    # `generate` keeps the logits of all tokens, which are then joined and normalised: three times float32.
+    logits = 3 * 4 * rows * shape.tokens * shape.config.vocab_size
+    if torch.cuda.is_available() and logits > torch.cuda.mem_get_info()[0] - 2 * CACHE:
+        print(f"generate, tokens and log-probs: left out, since its logits need {logits / 2**30:.0f} GiB")
+    else:
+        alternatives["generate, tokens and log-probs"] = lambda: work.generate(log_probs=True)
     gap = gaps(model, work.prompts, work.decode())
     with tempfile.TemporaryDirectory() as folder:
         if torch.cuda.is_available() and find_spec("vllm"):
             model.save_pretrained(folder)
             alternatives["vLLM"] = Served(folder, work).decode
         measured = seconds(f"decoding on a GPU, {name}", alternatives, shape.rounds, partial(now, model.device))
-    print(f"decoding, {name} on {device_name()}: {rows} responses x {shape.tokens} tokens behind {length}")
+    print(f"decoding, {name} on {device_name()}: {rows} responses x {shape.tokens} tokens after {length}")
     for alternative, values in measured.items():
         print(line(alternative, [rows * shape.tokens / value for value in values], "tok/s"))
     print(f"  gap to the trainer's log-probs: mean {gap.mean():.2e}, most {gap.max():.2e} nats a token")
@@ -194,7 +199,8 @@ class Served:
         from redraft.engines.vllm.local import LocalVLLM
 
         self.prompts = [prompt.tolist() for prompt in work.prompts]
-        settings = {"dtype": "bfloat16", "enforce_eager": False}
+        # vLLM checks that its share of the whole GPU is free, also where the size of its cache is set.
+        settings = {"dtype": "bfloat16", "enforce_eager": False, "gpu_memory_utilization": 0.1}
         longest = max(map(len, self.prompts)) + work.count + 1
         self.vllm = LocalVLLM(folder, longest, work.rows, cache_bytes=CACHE, **settings)
         self.settings = {"max_tokens": work.count, "ignore_eos": True, "logprobs": True, "detokenize": False}

@@ -106,7 +106,7 @@ def main() -> None:
     for vocabulary, dtype in CASES:
         title = f"scoring, vocabulary {vocabulary:,}, {str(dtype).removeprefix('torch.')}"
         measured = seconds(title, made(vocabulary, dtype).alternatives, ROUNDS, time.process_time)
-        print(f"{title}: {DRAFTS} drafts x {DRAFT} tokens behind {PROMPT}, processor seconds")
+        print(f"{title}: {DRAFTS} drafts x {DRAFT} tokens after {PROMPT}, processor seconds")
         limit = next(iter(measured.values()))
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
             for name, values in measured.items():

@@ -70,7 +70,7 @@ def main() -> None:
     size = sum(parameter.numel() for parameter in policy.parameters())
     for title, work in (
         (
-            f"update: {ROWS} x {RESPONSE} tokens behind {PROMPT}, vocabulary {policy.config.vocab_size:,}",
+            f"update: {ROWS} x {RESPONSE} tokens after {PROMPT}, vocabulary {policy.config.vocab_size:,}",
             passes(policy),
         ),
         (f"AdamW: {size:,} parameters", steps(policy)),

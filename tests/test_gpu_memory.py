@@ -178,7 +178,7 @@ def test_one_node_does_not_hold_32b_and_what_would_is_named():
             ["the rollout needs", "gpu_memory_utilization: 0.6"],
         ),
         ("spec_rl/14b-grpo-vanilla", {"gpu_memory": 24.0}, ["an update needs", "of 24.0 GiB"]),
-        ("ar3po/32b-dapo", {"tensor_parallel": 1}, ["no memory for a sequence of 5,121 tokens", "tensor_parallel: 2"]),
+        ("ar3po/32b-dapo", {"tensor_parallel": 1}, ["no memory for a sequence of 5,120 tokens", "tensor_parallel: 2"]),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_submitted(cell, engine, words):

@@ -28,7 +28,7 @@ def bytes_of(tensors):
 def test_what_is_told_is_what_models_and_optimizers_take(tiny_model, algorithm, dtype):
     """A critic's head has one output instead of the vocabulary, so its estimate is a little too large."""
     run = make_run(algorithm=algorithm, dtype=dtype)
-    estimate = memory_check.training(run, tiny_model, LONGEST)
+    estimate = memory_check.training(run, tiny_model, LONGEST, CPU)
     policy, _ = models.load(tiny_model)
     learner = Learner(run, policy, tiny_model, CPU, pad=0)
     parts = [part for name, part in learner.parts.items() if "optimizer" not in name]
@@ -64,13 +64,24 @@ def test_the_cache_is_told_as_it_is_made(tiny_model):
     run = make_run(max_rows=5, dtype="bfloat16")
     length = LONGEST + run.trainer.max_response_tokens
     cache = SlotCache(models.load_config(tiny_model), 5, length, CPU, torch.bfloat16)
-    assert memory_check.training(run, tiny_model, LONGEST)["key-value cache"] == bytes_of(cache._buffers)
+    assert memory_check.training(run, tiny_model, LONGEST, CPU)["key-value cache"] == bytes_of(cache._buffers)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_a_gpu_needs_no_memory_for_rollouts_checkpoints_and_a_second_cache(tiny_model, dtype):
+    run = make_run(dtype=dtype)
+    on_cpu, on_gpu = (memory_check.training(run, tiny_model, LONGEST, torch.device(name)) for name in ("cpu", "cuda"))
+    assert "rollouts" in on_cpu.keys() - on_gpu.keys()
+    assert on_gpu["key-value cache"] == on_cpu["key-value cache"] / 2
+    assert on_gpu["an update"] <= on_cpu["an update, or a checkpoint as it is written"]
+    for name in ("weights", "gradients", "AdamW's moments", "reference policy"):
+        assert on_gpu[name] == on_cpu[name]
 
 
 def test_a_cache_has_no_more_rows_in_use_than_a_step_has_responses(tiny_model):
     run, rows = make_run(max_rows=999), make_run(max_rows=1)
     responses = run.trainer.prompts_per_step * run.trainer.group_size
-    many, one = (memory_check.training(each, tiny_model, LONGEST)["key-value cache"] for each in (run, rows))
+    many, one = (memory_check.training(each, tiny_model, LONGEST, CPU)["key-value cache"] for each in (run, rows))
     assert many == responses * one
 
 
@@ -111,7 +122,7 @@ def test_an_update_or_a_checkpoint_is_told_whichever_is_larger(tiny_model):
     """AdamW's moments are in memory three times while they are written; a small micro-batch takes less."""
     name, found = "an update, or a checkpoint as it is written", {}
     for rows in (1, 1000):
-        estimate = memory_check.training(make_run(rows_per_micro_batch=rows, group=500), tiny_model, LONGEST)
+        estimate = memory_check.training(make_run(rows_per_micro_batch=rows, group=500), tiny_model, LONGEST, CPU)
         found[rows] = estimate[name]
         assert estimate[name] >= 2 * estimate["AdamW's moments"]
     assert found[1] == 2 * estimate["AdamW's moments"]
@@ -228,9 +239,10 @@ def test_a_slurm_job_has_the_memory_that_it_was_granted(process, monkeypatch, va
 def test_a_row_of_the_cache_has_keys_and_values_of_every_layer():
     """Also of a configuration without `head_dim` and `num_key_value_heads`, as of GPT-2's family."""
     sizes = {"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 64}
-    plain = memory_check.cache_row(SimpleNamespace(**sizes), memory_check.GROWTH, 2, buffers=1)
+    plain = memory_check.cache_row(SimpleNamespace(**sizes), memory_check.GROWTH, 2, torch.device("cuda"))
     assert plain == 2 * 2 * 3 * 4 * 16 * memory_check.GROWTH
     grouped = SimpleNamespace(**sizes, num_key_value_heads=2, head_dim=32)
     assert (
-        memory_check.cache_row(grouped, memory_check.GROWTH + 1, 4) == 2 * 2 * 4 * 3 * 2 * 32 * 2 * memory_check.GROWTH
+        memory_check.cache_row(grouped, memory_check.GROWTH + 1, 4, CPU)
+        == 2 * 2 * 4 * 3 * 2 * 32 * 2 * memory_check.GROWTH
     )

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from redraft import provenance
 from redraft.analysis.claims.files import write_claims
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.words import with_minus
@@ -593,3 +594,17 @@ def test_a_search_shows_the_claims_that_hold_its_words(campaign):
 def test_the_report_says_which_decoding_a_speedup_holds_for(engine, words):
     manifest = {"machine": {"processor": "P", "cores": 8}, "configuration": {"engine": engine}}
     assert report_pages._machine(manifest) == f"P, 8 cores{words}"
+
+
+def test_the_report_names_the_gpus_of_runs(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nprintf 'NVIDIA H200\\nNVIDIA A100\\nNVIDIA H200\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    provenance.gpu_names.cache_clear()
+    try:
+        recorded = provenance.machine() | {"processor": "P", "cores": 8}
+    finally:
+        provenance.gpu_names.cache_clear()
+    text = report_pages._machine({"machine": recorded})
+    assert text == "P, 8 cores, 2 × NVIDIA H200, 1 × NVIDIA A100"

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from transformers import (
 )
 
 from redraft.engines.torch import head as distributions
+from redraft.engines.torch import kv_cache
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.head import refuse_unsupported
 from redraft.engines.torch.loop import Outside
@@ -87,6 +89,23 @@ class Job:
     @property
     def prefix(self):
         return self.draft[: self.keep]
+
+
+@pytest.mark.parametrize(
+    ("device", "before", "within"),
+    [
+        ("cpu", "sdpa", kv_cache.NAME),
+        ("cuda", "sdpa", "sdpa"),
+        ("cuda", "eager", "eager"),
+        ("cuda", "flash_attention_2", "sdpa"),
+    ],
+)
+def test_attention_takes_the_masks_of_the_cache(device, before, within):
+    """A mask of the cache is of floats for each position; FlashAttention would read it as one of whole rows."""
+    config = SimpleNamespace(_attn_implementation=before)
+    with kv_cache.slot_attention(SimpleNamespace(config=config, device=torch.device(device))):
+        assert config._attn_implementation == within
+    assert config._attn_implementation == before
 
 
 def make_jobs(count=12):

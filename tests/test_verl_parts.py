@@ -483,7 +483,8 @@ def test_a_run_at_the_papers_scale_is_ready_up_to_the_start_of_its_process(paper
     assert started["command"][1:] == ["-m", "redraft.train.verl", str(file)]
     assert started["log"] == tmp_path / "run" / "verl.log"
     assert not {"VERL_PLATFORM", "VERL_ENGINE_DEVICE"} & started["env"].keys()
-    assert started["env"]["VERL_USE_EXTERNAL_MODULES"] == "redraft.train.verl.critic", "flash-attn is not installed"
+    modules = [f"redraft.train.verl.{name}" for name in ("job_names", "critic", "fused_head")]
+    assert started["env"]["VERL_USE_EXTERNAL_MODULES"].split(",") == modules, "flash-attn is not installed"
     config = OmegaConf.load(file)
     assert config.trainer.n_gpus_per_node == 8
     assert config.actor_rollout_ref.rollout.tensor_model_parallel_size == 2
@@ -502,6 +503,19 @@ def test_tied_embeddings_are_rejected_on_a_processor_where_vllm_would_keep_old_o
     run = run.model_copy(update={"engine": run.engine.model_copy(update={"device": "cpu"})})
     with pytest.raises(UserError, match="tied embeddings"):
         VerlTrainer(run, paper_scale, tmp_path / "run", None, tmp_path / "problems.parquet")
+
+
+def test_without_drafts_a_model_needs_positions_for_prompt_and_response_alone(paper_scale, tmp_path):
+    """SPEED-RL's runs: 1,024 and 3,072 tokens are all positions of Qwen2.5-Math."""
+    from redraft.train.verl.launch import VerlTrainer
+
+    run = Experiments().run("speed_rl/dapo17k-rloo-speed4", 0, "paper")
+    arguments = (paper_scale, tmp_path / "run", None, tmp_path / "problems.parquet")
+    (paper_scale / "config.json").write_text(json.dumps({"model_type": "qwen2", "max_position_embeddings": 4096}))
+    VerlTrainer(run, *arguments)
+    (paper_scale / "config.json").write_text(json.dumps({"model_type": "qwen2", "max_position_embeddings": 4095}))
+    with pytest.raises(UserError, match=r"(?s)too few positions for prompt, response\n.*at most 3071"):
+        VerlTrainer(run, *arguments)
 
 
 def test_a_model_with_too_few_positions_is_rejected_with_what_would_fit(paper_scale, tmp_path):

@@ -23,6 +23,7 @@ from redraft.config.read import read_yaml
 from redraft.files import write_atomically
 from redraft.layout import Layout, code_root
 from redraft.messages import counted
+from redraft.provenance import machine_text
 from redraft.result_files import write_with_hash
 
 TABLES, FIGURES = ("tables.html", "comparison.html"), ("figures.html", "comparison.html")
@@ -30,12 +31,12 @@ TABLES, FIGURES = ("tables.html", "comparison.html"), ("figures.html", "comparis
 
 
 def _machine(manifest: Mapping[str, Any]) -> str:
-    """Processor and cores of a run; on GPUs also how vLLM decoded, since a speedup holds for that way only."""
+    """Processor, cores and GPUs of a run; under vLLM on GPUs also how it decoded, for which alone a speedup holds."""
     machine, engine = manifest["machine"], manifest.get("configuration", {}).get("engine", {})
     decoding = ""
     if engine.get("kind") == "verl" and engine.get("device") == "cuda":
         decoding = f", vLLM {'without' if engine.get('eager') else 'with'} CUDA graphs"
-    return f"{machine['processor']}, {machine['cores']} cores{decoding}"
+    return machine_text(machine) + decoding
 
 
 def report(preset: str, papers: list[str]) -> None:

@@ -203,7 +203,7 @@ def _record(
 def _machine(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: manifest["machine"][key]
-        for key in ("processor", "model", "instructions", "cores", "python")
+        for key in ("processor", "model", "instructions", "cores", "gpus", "python")
         if key in manifest["machine"]
     }
 

@@ -19,6 +19,7 @@ from redraft.analysis.tables.files import read_cells
 from redraft.config import Experiments, Preset
 from redraft.errors import UserError
 from redraft.files import errors_of_reading, write_atomically
+from redraft.provenance import machine_text
 from redraft.result_files import read_with_hash
 
 START, END = "<!-- published results, written by `redraft publish` -->", "<!-- end of published results -->"
@@ -178,7 +179,7 @@ def _claims(claims: Iterable[Mapping[str, Any]], record: Mapping[str, Any], link
 def _campaign(record: Mapping[str, Any], preset: Preset) -> str:
     """Cost and origin of a campaign."""
     runs = sum(map(len, record["cells"].values()))
-    machines = "; ".join(f"{m['processor']}, {m['cores']} cores, Python {m['python']}" for m in record["machines"])
+    machines = "; ".join(f"{machine_text(m)}, Python {m['python']}" for m in record["machines"])
     archive = record["archive"]
     doi = f"[{archive['doi']}](https://doi.org/{archive['doi']})" if archive["doi"] else "not deposited yet"
     commits = ", ".join(commit[:12] for commit in record["commits"])

@@ -9,8 +9,10 @@ import re
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -244,8 +246,19 @@ INSTRUCTIONS = re.compile(r"(avx|fma|f16c|amx|asimd|sve|bf16|i8mm)\w*")
 """Instruction sets by which PyTorch and its libraries choose their kernels, as Linux names them."""
 
 
+@cache
+def gpu_names() -> tuple[str, ...]:
+    """Names of the NVIDIA GPUs of this machine, hidden ones included; empty without their driver."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(line.strip() for line in listed.stdout.splitlines()) if listed.returncode == 0 else ()
+
+
 def machine() -> dict[str, Any]:
-    """Processor with its model and instruction sets, cores and memory."""
+    """Processor with its model and instruction sets, cores, memory, and the names of GPUs if there are any."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     # `platform.processor` is often empty on Linux.
@@ -263,4 +276,10 @@ def machine() -> dict[str, Any]:
         "instructions": " ".join(sorted(filter(INSTRUCTIONS.fullmatch, flags))),
         "cores": os.cpu_count(),
         "memory_gib": round(pages / 2**30, 1),
-    }
+    } | ({"gpus": list(gpu_names())} if gpu_names() else {})
+
+
+def machine_text(recorded: Mapping[str, Any]) -> str:
+    """Processor, cores and GPUs of a recorded machine in words."""
+    gpus = [f"{count} × {name}" for name, count in Counter(recorded.get("gpus", [])).items()]
+    return ", ".join([recorded["processor"], f"{recorded['cores']} cores", *gpus])

@@ -89,6 +89,13 @@ class Run(Config):
         return self.trainer.steps(self.data.size)
 
     @property
+    def longest_sequence(self) -> int:
+        """Tokens of vLLM's longest sequence: prompt and response, and the token that it generates after a draft that
+        it scores as a prompt.
+        """
+        return self.trainer.max_prompt_tokens + self.trainer.max_response_tokens + self.reuse.scores
+
+    @property
     def least_bytes(self) -> float:
         """Lower bound of the memory of a step's rollouts, whatever their lengths, in bytes."""
         responses = max(self.trainer.group_size, self.trainer.fresh_samples) * (1 + self.reuse.retention.visits)

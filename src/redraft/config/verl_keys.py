@@ -21,7 +21,6 @@ SITE_KEYS = (
     "actor_rollout_ref.model.use_liger",
     "actor_rollout_ref.model.use_remove_padding",
     "actor_rollout_ref.model.use_shm",
-    "actor_rollout_ref.nccl_timeout",
     "actor_rollout_ref.ref.entropy_from_logits_with_chunking",
     "actor_rollout_ref.ref.fsdp_config",
     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",

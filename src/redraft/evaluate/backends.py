@@ -39,8 +39,7 @@ def check_cache_memory(model: Any, rows: int, length: int) -> None:
     Raises:
         UserError: if it does not fit; the message names the number of rows that do.
     """
-    buffers = 2 if model.device.type == "cpu" else 1
-    row, free = cache_row(model.config, length, model.dtype.itemsize, buffers), available(model.device)
+    row, free = cache_row(model.config, length, model.dtype.itemsize, model.device), available(model.device)
     if rows * row > free:
         raise UserError(
             "the in-process engine's cache does not fit into memory",

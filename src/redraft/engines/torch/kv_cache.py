@@ -231,10 +231,12 @@ AttentionInterface.register(NAME, attention)
 
 @contextmanager
 def slot_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model on a CPU use this attention within the block."""
+    """Let a model use, within the block, this attention on a CPU, and elsewhere one that takes the cache's masks."""
     before = model.config._attn_implementation
     if model.device.type == "cpu":
         model.config._attn_implementation = NAME
+    elif before not in ("eager", "sdpa"):  # FlashAttention has no masks of single positions
+        model.config._attn_implementation = "sdpa"
     try:
         yield
     finally:

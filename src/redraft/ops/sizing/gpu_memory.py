@@ -120,8 +120,7 @@ def gpu_memory(run: Run, shape: ModelConstants) -> GpuMemory:
         update=_update(run, engine, shape, ranks) | {"contexts, NCCL and graphs": 2 * CONTEXT + NCCL + graphs},
         vllm=vllm,
         cached_tokens=vllm["keys and values"] / each * replicas,
-        # One more than prompt and response, as in vLLM's `max_model_len` (`train/verl/settings.py`).
-        longest=run.trainer.max_prompt_tokens + run.trainer.max_response_tokens + 1,
+        longest=run.longest_sequence,
         replicas=replicas,
         available=available,
     )
@@ -190,7 +189,10 @@ def alternatives(run: Run, shape: ModelConstants, accepts: Callable[[VerlEngine]
     for name, engine in _candidates(run):
         memory = gpu_memory(run.model_copy(update={"engine": engine}), shape)
         # verl rejects the others: the longest sequence is one pass, and GPUs have equal shares of an update.
-        possible = engine.max_tokens_per_gpu >= memory.longest - 1 and rows % (engine.gpus * engine.nodes) == 0
+        possible = (
+            engine.max_tokens_per_gpu >= trainer.max_prompt_tokens + trainer.max_response_tokens
+            and rows % (engine.gpus * engine.nodes) == 0
+        )
         possible = possible and engine.gpus % engine.tensor_parallel == 0 and not _heads_fault(engine, shape)
         found += [name] if possible and not memory.faults and accepts(engine) else []
     return found[:3]

@@ -55,7 +55,7 @@ class LocalTrainer:
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
         check_lengths(self.prompts, run.trainer.max_prompt_tokens)
         longest = max(map(len, self.prompts))
-        check_memory(training(run, model_folder, longest), available(self.device), model_folder)
+        check_memory(training(run, model_folder, longest, self.device), available(self.device), model_folder)
         model, _ = models.load(model_folder)
         self.inputs = inputs_of(model_folder, self.problems)
         if run.calibration:

@@ -57,8 +57,12 @@ def check_memory(needed: Bytes, free: float, file: Path) -> None:
         )
 
 
-def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
-    """Memory of a run of the local trainer with the initial policy in `folder`, in bytes by purpose."""
+def training(run: Run, folder: Path, longest_prompt: int, device: torch.device) -> dict[str, float]:
+    """Memory of `device` for a run of the local trainer with the initial policy in `folder`, in bytes by purpose.
+
+    Rollouts and checkpoints are in host memory, so that of a GPU does not have them.
+    """
+    on_cpu = device.type == "cpu"
     config, size = load_config(folder), dtype_of(run.engine).itemsize
     parameters = (folder / WEIGHTS).stat().st_size / (config.dtype or torch.float32).itemsize
     length = longest_prompt + run.trainer.max_response_tokens
@@ -66,25 +70,28 @@ def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
     needed = {name: parameters * each * trained for name, each in TRAINED.items()}
     needed["rollout copy"] = parameters * size if size != 4 else 0.0
     needed["reference policy"] = parameters * 4 if run.algorithm.kl_loss_coef else 0.0
-    needed["rollouts"] = run.least_bytes
+    needed["rollouts"] = run.least_bytes if on_cpu else 0.0
     rollouts = run.trainer.prompts_per_step * max(run.trainer.group_size, run.trainer.fresh_samples)
-    needed["key-value cache"] = cache_row(config, length, size) * min(run.engine.max_rows, rollouts)
+    needed["key-value cache"] = cache_row(config, length, size, device) * min(run.engine.max_rows, rollouts)
     rows = min(run.engine.rows_per_micro_batch, run.trainer.most_prompts_per_update * run.trainer.group_size)
     update = (
         KEPT_BYTES[size] * _kept(config) * rows * length + needed["rollout copy"]
     )  # autocast rounds all weights in a pass
-    needed["an update, or a checkpoint as it is written"] = max(update, COPIES * needed["AdamW's moments"])
+    if on_cpu:
+        needed["an update, or a checkpoint as it is written"] = max(update, COPIES * needed["AdamW's moments"])
+    else:
+        needed["an update"] = update
     return {name: each for name, each in needed.items() if each}
 
 
-def cache_row(config: Any, length: int, size: int, buffers: int = 2) -> float:
+def cache_row(config: Any, length: int, size: int, device: torch.device) -> float:
     """Size of one row of the in-process engine's key-value cache, in bytes.
 
     Args:
         length: tokens of a row.
         size: bytes per number.
-        buffers: 2 on a CPU, where the cache grows by a copy into a second buffer; 1 on a GPU.
     """
+    buffers = 2 if device.type == "cpu" else 1  # on a CPU the cache grows by a copy into a second buffer
     heads, head_dim = cached_heads(config)
     return 2 * buffers * size * config.num_hidden_layers * heads * head_dim * math.ceil(length / GROWTH) * GROWTH
 

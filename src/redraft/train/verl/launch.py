@@ -101,14 +101,15 @@ class VerlTrainer:
         check_lengths(
             encode(models.load_tokenizer(self.model_folder), [p.prompt for p in problems]), trainer.max_prompt_tokens
         )
-        needed = trainer.max_prompt_tokens + trainer.max_response_tokens + 1  # verification samples one token
+        needed = self.run.longest_sequence
+        spare = needed - trainer.max_prompt_tokens - trainer.max_response_tokens
         model = models.load_config(self.model_folder)
         if needed > (most := model.max_position_embeddings):
             raise UserError(
-                "the model has too few positions for prompt, response and one more token",
+                "the model has too few positions for prompt, response" + (" and one more token" if spare else ""),
                 key="trainer.max_response_tokens",
                 value=trainer.max_response_tokens,
-                allowed=f"at most {most - 1 - trainer.max_prompt_tokens} with max_prompt_tokens "
+                allowed=f"at most {most - spare - trainer.max_prompt_tokens} with max_prompt_tokens "
                 f"{trainer.max_prompt_tokens}",
             )
         refuse_changing_rotation(model, needed, self.model_folder)

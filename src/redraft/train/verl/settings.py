@@ -157,8 +157,7 @@ def rollout(run: Run) -> Table:
         "logprobs_mode": "raw_logprobs",
         "prompt_length": settings.max_prompt_tokens,
         "response_length": settings.max_response_tokens,
-        # A draft is scored as a prompt, after which vLLM generates at least one token.
-        "max_model_len": settings.max_prompt_tokens + settings.max_response_tokens + 1,
+        "max_model_len": run.longest_sequence,
         "max_num_seqs": run.engine.max_rows,
         "max_num_batched_tokens": run.engine.max_batched_tokens,
         "tensor_model_parallel_size": engine_of(run).tensor_parallel,
