@@ -4,6 +4,7 @@ import json
 import shutil
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -16,7 +17,10 @@ from redraft.evaluate.command import evaluate
 from redraft.evaluate.evaluation_plan import EvaluationRequest, plan
 from redraft.evaluate.generate import generate, generate_policies
 from redraft.evaluate.generation_parts import MACHINES, SCHEMA, WHOLE, GenerationParts
+from redraft.files import read_json, sha256
+from redraft.layout import Layout
 from redraft.ops.locking.lease import EVALUATION, LeaseLost, lease
+from redraft.ops.workflow.rule_inputs import RuleInputs
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -349,3 +353,35 @@ def test_no_backend_samples_beyond_the_length_at_which_rotary_embeddings_change(
     with pytest.raises(UserError, match="rotary embeddings of this qwen3 model change") as refused:
         sampled(folder, tmp_path / "generations.parquet", backend=backend)
     assert (refused.value.key, refused.value.file) == ("rope_parameters.rope_type", folder)
+
+
+def test_benchmarks_of_the_hub_are_read_before_any_job_samples(tmp_path, monkeypatch):
+    rows = [{"question": f"{i}+1", "answer": str(i + 1)} for i in range(4)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    hub = {"kind": "hub", "id": "o/sums", "files": ["sums.jsonl"], "local": "sums.jsonl", "size": 4}
+    of_hub = Benchmark.model_validate({"data": hub | {"problem": "question"}})
+    preset = SimpleNamespace(benchmarks=SUMS | {"of the hub": of_hub})
+    monkeypatch.setattr(module, "Experiments", lambda: SimpleNamespace(preset=lambda *_: preset))
+    monkeypatch.setenv("REDRAFT_DATA", str(tmp_path))
+    module.prepare_benchmarks("any", "any", tmp_path / "record.json")
+    record = read_json(tmp_path / "record.json")
+    assert {name: part["problems"] for name, part in record.items()} == {"of the hub": 4}, "others need no network"
+    assert record["of the hub"]["sha256"] == {"sums.jsonl": sha256(tmp_path / "sums.jsonl")}
+    (tmp_path / "sums.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    with pytest.raises(UserError, match="wrong number of problems"):
+        module.prepare_benchmarks("any", "any", tmp_path / "record.json")
+
+
+@pytest.mark.parametrize("preset", ["paper", "tiny"])
+def test_jobs_wait_for_what_comes_from_the_hub(preset):
+    """Compute nodes may have no network."""
+    experiments = Experiments()
+    plan = SimpleNamespace(experiments=experiments, preset=experiments.preset(preset), layout=Layout(preset))
+    inputs = RuleInputs(plan, None)
+    of_run = SimpleNamespace(paper="spec_rl", cell="grpo-vanilla", seed="0", kind="runs")
+    expected = [f"results/{preset}/benchmarks/{inputs.protocol(of_run)}.json"] * (preset == "paper")
+    assert inputs.benchmark_files(of_run) == expected
+    run = experiments.run("spec_rl/grpo-vanilla", 0, preset)
+    in_process = run.model_copy(update={"engine": ENGINE})
+    inputs.run = lambda _: in_process
+    assert bool(inputs.training_files(of_run)) == (preset == "paper"), "also for the in-process engine"

@@ -221,10 +221,10 @@ def test_the_shipped_priors_name_every_rule_of_the_presets_that_they_are_of():
         for file in (ROOT / "workflows/rules").glob("*.smk")
         for name in re.findall(r"^rule (\w+):", file.read_text(), re.M)
     }
-    of_gpus_or_verl = {"prepare_data", "lighteval", "lighteval_environment"}
+    of_hub_or_verl = {"prepare_data", "prepare_benchmarks", "lighteval", "lighteval_environment"}
     for preset in ("smoke", "tiny"):
         found = priors(Experiments(ROOT).preset(preset))
-        assert rules | {"generate_initial"} == found.keys() | of_gpus_or_verl
+        assert rules | {"generate_initial"} == found.keys() | of_hub_or_verl
         shipped = yaml.safe_load((ROOT / SECONDS).read_text())["presets"][preset]
         assert all(0 < seconds < 600 for seconds in shipped.values())
     assert priors(Experiments(ROOT).preset("paper")) == {}

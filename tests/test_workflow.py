@@ -69,7 +69,7 @@ def test_beside_a_cluster_only_downloads_and_what_is_light_run_here(tmp_path):
     lines = called(copy_to(tmp_path), sys.executable, "-c", RULES, "smoke", real=True).stdout.splitlines()
     rules = {kind: {line.split()[1] for line in lines if line.startswith(kind)} for kind in ("local", "submitted")}
     targets = {"all", "reproduction", "extras", "timing", "laboratory"}
-    downloads = {"import_model", "prepare_data", "lighteval_environment"}
+    downloads = {"import_model", "prepare_data", "prepare_benchmarks", "lighteval_environment"}
     light = {"distributions", "collect", "measure", "tables", "figures", "choose_cases", "cases", "claims", "report"}
     taken = {"take_run", "take_generations"}
     assert rules["local"] == targets | downloads | light | taken | {"track"}
@@ -82,7 +82,7 @@ def test_models_that_are_trained_are_jobs_and_no_other_is(preset, made, tmp_path
     assert result.returncode == 0, result.stderr
     text = result.stdout + result.stderr
     assert set(re.findall(r"^(\w+_model) +\d+$", text, flags=re.M)) == {"make_model" if made else "import_model"}
-    assert ("in_turn=0" in text) != made, "beside a cluster several models are downloaded at once"
+    assert ("in_turn=0" in text) != made, "an import is in no group of submitted jobs"
 
 
 def test_groups_of_grading_jobs_are_fewer_submissions_that_request_one_job_s_memory(tmp_path):

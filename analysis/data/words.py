@@ -2,7 +2,10 @@
 
 import math
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from redraft.config.quantities import ACCURACY, AT_EQUAL, BIN, CORRELATION, FIRST_REACHED, SECONDS, WINDOW
 
@@ -276,3 +279,9 @@ def with_minus(text: str) -> str:
     """The text with a true minus before numbers."""
     # After a space or bracket only: names such as grpo-spec-l0.5 keep their hyphens.
     return re.sub(r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}", text)
+
+
+def machine_text(recorded: Mapping[str, Any]) -> str:
+    """Processor, cores and GPUs of a recorded machine in words."""
+    gpus = [f"{count} × {name}" for name, count in Counter(recorded.get("gpus", [])).items()]
+    return ", ".join([recorded["processor"], f"{recorded['cores']} cores", *gpus])

@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from redraft.analysis import FOLDER
+from redraft.analysis.data.words import machine_text
 from redraft.analysis.pages import headline, laboratory_page
 from redraft.analysis.pages.figure_page import figure_assets
 from redraft.analysis.pages.finished_report import record_report
@@ -23,7 +24,6 @@ from redraft.config.read import read_yaml
 from redraft.files import write_atomically
 from redraft.layout import Layout, code_root
 from redraft.messages import counted
-from redraft.provenance import machine_text
 from redraft.result_files import write_with_hash
 
 TABLES, FIGURES = ("tables.html", "comparison.html"), ("figures.html", "comparison.html")

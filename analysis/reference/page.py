@@ -10,7 +10,7 @@ import pandas as pd
 
 from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN
 from redraft.analysis.data.measured import Measured
-from redraft.analysis.data.words import with_minus
+from redraft.analysis.data.words import machine_text, with_minus
 from redraft.analysis.pages.claims_page import CLAIMS, about_text, seen_text
 from redraft.analysis.pages.headline import HeadlineNumber, directed, points
 from redraft.analysis.reference.published import Published
@@ -19,7 +19,6 @@ from redraft.analysis.tables.files import read_cells
 from redraft.config import Experiments, Preset
 from redraft.errors import UserError
 from redraft.files import errors_of_reading, write_atomically
-from redraft.provenance import machine_text
 from redraft.result_files import read_with_hash
 
 START, END = "<!-- published results, written by `redraft publish` -->", "<!-- end of published results -->"

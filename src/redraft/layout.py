@@ -128,6 +128,10 @@ class Layout:
         """Folder of training problems and their origin."""
         return self.folder / "data" / _part("role", role)
 
+    def benchmarks(self, protocol: str) -> Path:
+        """Record of the hub's benchmarks of a protocol."""
+        return self.folder / "benchmarks" / f"{_part('protocol', protocol)}.json"
+
     def initial(self, protocol: str, role: str, seed: int | str) -> Path:
         """Folder with the evaluation of an initial policy by a protocol (`Preset.protocol_of`)."""
         initial = self.folder / "initial" / _part("protocol", protocol)

@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -277,9 +276,3 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_gib": round(pages / 2**30, 1),
     } | ({"gpus": list(gpu_names())} if gpu_names() else {})
-
-
-def machine_text(recorded: Mapping[str, Any]) -> str:
-    """Processor, cores and GPUs of a recorded machine in words."""
-    gpus = [f"{count} × {name}" for name, count in Counter(recorded.get("gpus", [])).items()]
-    return ", ".join([recorded["processor"], f"{recorded['cores']} cores", *gpus])

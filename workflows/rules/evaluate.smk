@@ -3,7 +3,24 @@
 
 localrules:  # compute nodes may have no network
     lighteval_environment,
+    prepare_benchmarks,
     take_generations,  # copies of files
+
+
+rule prepare_benchmarks:
+    output:
+        record=LAYOUT.benchmarks("{protocol}"),
+    log:
+        LAYOUT.folder / "logs/benchmarks/{protocol}.log",
+    benchmark:
+        LAYOUT.folder / "logs/benchmarks/{protocol}.resources.tsv"
+    params:
+        preset=PRESET.name,
+        benchmarks=lambda wildcards: benchmarks_fingerprint(
+            INPUTS.benchmarks(wildcards), graded=True
+        ),
+    shell:
+        "redraft stage redraft.evaluate.generate:prepare_benchmarks {params.preset:q} {wildcards.protocol:q} {output.record:q} > {log:q} 2>&1"
 
 
 rule generate:

@@ -29,7 +29,7 @@ use rule make_model as import_model with:
     wildcard_constraints:
         role=INPUTS.roles(made=False),
     resources:
-        in_turn=0,  # several at once
+        in_turn=0,  # no group of Slurm jobs has it
 
 
 # On a busy machine a sweep may fit no roofline and is rejected; the retries measure another one.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import Evaluation, Experiments, fingerprint, sampling_fingerprint
-from redraft.config.data import Benchmark, Sampling
+from redraft.config.data import Benchmark, HubProblems, Sampling
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
 from redraft.evaluate.backend import Backend, GenerationRequest, Response
@@ -23,7 +23,7 @@ from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
 from redraft.provenance import environment, git_state, machine, policies_of
 from redraft.result_files import check_hashes, read_manifest
-from redraft.tasks.problems import Problem, check_answers, load_problems, missing
+from redraft.tasks.problems import Problem, check_answers, load_problems, missing, record_of
 from redraft.tasks.prompts import encode
 from redraft.train import models
 
@@ -76,6 +76,17 @@ def _policies_of(path: Path) -> dict[int, Path]:
         return {step: path.parent / folder for step, folder in policies_of(manifest).items()}
     prefix, _, step = path.name.rpartition("-")
     return {int(step) if prefix == "step" and step.isdigit() else 0: path}
+
+
+def prepare_benchmarks(preset_name: str, protocol: str, file: Path) -> None:
+    """Read a protocol's benchmarks of the hub, which later jobs find in its cache; write a record of them to `file`.
+
+    Raises:
+        UserError: if one cannot be read, or has an answer that its grader cannot compare.
+    """
+    benchmarks = Experiments().preset(preset_name, protocol).benchmarks.items()
+    of_hub = {name: benchmark for name, benchmark in benchmarks if isinstance(benchmark.data, HubProblems)}
+    write_json(file, {name: record_of(each.data, _problems_of(name, each)) for name, each in of_hub.items()})
 
 
 def _problems_of(name: str, benchmark: Benchmark) -> list[Problem]:

@@ -132,6 +132,17 @@ def origin(data: Data) -> dict[str, str | None]:
     }
 
 
+def record_of(data: Data, problems: Sequence[Problem]) -> dict[str, Any]:
+    """What is recorded of a data set and its problems: their number and fingerprint, their origin and its hashes."""
+    return {
+        "data": data.model_dump(mode="json"),
+        "problems": len(problems),
+        "fingerprint": fingerprint_of(problems),
+        "origin": origin(data),
+        "sha256": checksums(data),
+    }
+
+
 def _existing(data: ProblemFile) -> Path:
     file = Path(data.path)
     if not file.exists():

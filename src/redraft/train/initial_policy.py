@@ -1,6 +1,8 @@
 """Initial policies: initialised and warm-started, or taken from a checkpoint (rule `make_model`)."""
 
-from collections.abc import Mapping
+import fcntl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from redraft.layout import code_root
 from redraft.provenance import SOURCE, model_files, source_record
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
+from redraft.train.pretrained.memory_check import available, check_memory
 from redraft.train.progress import reporter
 from redraft.train.warm_start import warm_start
 
@@ -38,20 +41,33 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
     if role not in preset.models:
         raise UserError("the preset has no such model", key="models", value=role, allowed=preset.models)
     settings = preset.models[role]
-    # Hashed before and after the reading: the record has to be of the files that were read.
-    source = _files(settings, source_record(folder))
     if isinstance(settings, TinyModel):
         tokenizer = make_tokenizer(settings.characters)
         model = models.initialise(settings, tokenizer)
         report = reporter(f"warm start {name}", every=150)
         warm_start(model, tokenizer, settings.warm_start, lambda i, n, loss: report(i, n, f"loss {loss:.3f}"))
-    else:
+        models.save(model, tokenizer, folder)
+        return
+    with _turn(folder.parent):
+        # Hashed before and after the reading: the record has to be of the files that were read.
+        source = _files(settings, source_record(folder))
         model, tokenizer = _pretrained(settings)
         if settings.untie:
             models.untie(model)
-    if _files(settings, source) != source:
-        raise UserError("the model's files changed while they were read", key=f"models.{role}.path", hint="try again")
-    models.save(model, tokenizer, folder, {SOURCE: source} if source else None)
+        if _files(settings, source) != source:
+            raise UserError(
+                "the model's files changed while they were read", key=f"models.{role}.path", hint="try again"
+            )
+        models.save(model, tokenizer, folder, {SOURCE: source} if source else None)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Wait until no other process imports a model into this folder: large ones at once would exceed the memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "import.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _files(settings: Model, before: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -68,6 +84,8 @@ def _pretrained(settings: GgufModel | PretrainedModel) -> tuple[Any, Any]:
             raise UserError(
                 "a local folder has no revision", key="models.revision", value=settings.revision, allowed="none"
             )
+        size = 4 * models.parameters(settings.path, settings.revision)
+        check_memory({"weights in float32": size}, available(torch.device("cpu")), Path(settings.path))
         return models.load(settings.path, settings.revision)
     from redraft.train.pretrained import gguf
 

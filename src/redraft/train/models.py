@@ -218,6 +218,13 @@ def load_config(path: Path | str) -> Any:
         return transformers.AutoConfig.from_pretrained(path, **NO_CODE)
 
 
+def parameters(path: Path | str, revision: str | None = None) -> int:
+    """Number of parameters of a model in a local folder or on the hub, from its configuration; errors as of `load`."""
+    with _naming(path), torch.device("meta"):
+        config = transformers.AutoConfig.from_pretrained(path, revision=revision, **NO_CODE)
+        return transformers.AutoModelForCausalLM.from_config(config, **NO_CODE).num_parameters()
+
+
 def check_rotation(path: Path | str, positions: int) -> None:
     """Reject a model whose rotary embeddings change within `positions` positions (`refuse_changing_rotation`)."""
     refuse_changing_rotation(load_config(path), positions, path)

@@ -76,8 +76,10 @@ class RuleInputs:
         return self.experiments.preset(self.preset.name, self.protocol(wildcards)).benchmarks
 
     def benchmark_files(self, wildcards: Any) -> list[str]:
-        """Files of user-defined problems of these benchmarks."""
-        return problem_files(*(benchmark.data for benchmark in self.benchmarks(wildcards).values()))
+        """Files of user-defined problems of these benchmarks, and the record of those that the hub has."""
+        data = [benchmark.data for benchmark in self.benchmarks(wildcards).values()]
+        record = str(self.layout.benchmarks(self.protocol(wildcards)))
+        return problem_files(*data) + [record] * any(part.kind == "hub" for part in data)
 
     def sampled(self, wildcards: Any) -> str:
         """Fingerprint of the generations for the block of `seed`, with the content of user-defined problems."""
@@ -133,10 +135,10 @@ class RuleInputs:
         return self.layout.run(self.taken[f"{wildcards.paper}/{wildcards.cell}"], wildcards.seed)
 
     def training_files(self, wildcards: Any) -> list[Path] | list[str]:
-        """Files of a run's training problems; under verl the record of the prepared problems."""
+        """Files of a run's training problems; under verl, or from the hub, the record of the prepared problems."""
         run = self.run(wildcards)
         prepared = self.layout.data(run.data_role) / "data.json"
-        return [prepared] if run.engine.kind == "verl" else problem_files(run.data)
+        return [prepared] if run.engine.kind == "verl" or run.data.kind == "hub" else problem_files(run.data)
 
     def weights(self, wildcards: Any) -> Path:
         """Weights of a run's initial policy."""

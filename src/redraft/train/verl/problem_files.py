@@ -9,7 +9,7 @@ from redraft.config.preset import parted
 from redraft.data_dictionary import write_parquet
 from redraft.errors import UserError
 from redraft.files import read_parquet, write_json
-from redraft.tasks.problems import Problem, checksums, fingerprint_of, load_problems, origin
+from redraft.tasks.problems import Problem, load_problems, record_of
 
 
 def prepare_data(preset_name: str, name: str, folder: Path) -> None:
@@ -25,14 +25,7 @@ def prepare_data(preset_name: str, name: str, folder: Path) -> None:
     data = preset.data[role]
     problems = load_problems(data)
     write_problems(problems, role, folder / "problems.parquet")
-    content = {
-        "data": data.model_dump(mode="json"),
-        "problems": len(problems),
-        "fingerprint": fingerprint_of(problems),
-        "origin": origin(data),
-        "sha256": checksums(data),
-    }
-    write_json(folder / "data.json", content)
+    write_json(folder / "data.json", record_of(data, problems))
 
 
 def write_problems(problems: list[Problem], role: str, file: Path) -> None:
