@@ -37,6 +37,8 @@ def test_the_summary_counts_jobs_and_runs_and_names_the_next_call(monkeypatch):
         (["-nj4", "-kFn"], ["-j4", "-kF"]),
         (["-n", "-Rnormalise"], ["-Rnormalise"]),
         (["-j", "2", "-n"], ["-j", "2"]),
+        (["--config", "preset=tiny", "-n", "reproduction"], ["reproduction", "--config", "preset=tiny"]),
+        (["--config", "a=b", "--dry-run", "x", "y", "-k"], ["x", "y", "--config", "a=b", "-k"]),
     ],
 )
 def test_the_next_call_is_this_one_without_what_makes_it_dry(arguments, kept):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from redraft.analysis.claims.reported_claims import NOT_IN_TABLES, NOT_SUPPORTED, SUPPORTED, ReportedTables, check
 from redraft.analysis.data.collect import Runs
@@ -146,14 +147,14 @@ def test_the_workflow_s_roofline_is_fitted_to_a_sweep_of_the_model_with_a_drafte
         verify_overhead=5.0,
     )
 
-    def measure(model, device, threads, draft_bits):
-        asked.append((model, device, threads, draft_bits))
+    def measure(model, device, threads, draft_bits, dtype):
+        asked.append((model, device, threads, draft_bits, dtype))
         return measurements(truth), truth.flops
 
     monkeypatch.setattr(sweep, "measure", measure)
     file = tmp_path / "calibrations" / "model.json"
     calibrate_preset("tiny", "qwen2.5-7b", bits, tiny_model, file)
-    assert asked == [(tiny_model, "cpu", 1, bits)]
+    assert asked == [(tiny_model, "cpu", 1, bits, torch.float32)]
     written = read_calibration(file)
     assert (written.costs, written.flops) == (truth.costs, pytest.approx(truth.flops))
     assert written.bandwidth == pytest.approx(truth.bandwidth, rel=0.01)

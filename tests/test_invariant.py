@@ -1,6 +1,7 @@
 """Answers of the in-process engine that are the same to the last bit in any batch: a hundred random ones."""
 
 import asyncio
+from contextlib import nullcontext
 from random import Random
 
 import numpy as np
@@ -139,6 +140,14 @@ def test_what_cannot_be_bit_identical_is_rejected(engine, settings, key):
     (found,) = error.value.errors()
     assert "bitwise" in found["msg"]
     assert found["ctx"]["at"][0] == key
+
+
+@pytest.mark.parametrize(("rows", "rejected"), [(32, True), (33, False)])
+def test_a_ramp_that_no_rollout_can_exceed_is_rejected(rows, rejected):
+    decoding = SelfSpeculation(kind="self_speculation", when="threshold", most_active=8, draft_lengths=[2])
+    run = make_run(max_rows=rows, decoding=decoding)
+    with pytest.raises(UserError, match="nothing would speculate") if rejected else nullcontext():
+        run.check_supported()
 
 
 def test_a_drafter_and_a_model_of_another_type_are_rejected():

@@ -9,6 +9,7 @@ from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.passes import throughput, timed_passes
 from redraft.engines.torch.speculation import Fixed, SpeculativeEngine
 from redraft.errors import UserError
+from redraft.lab.selfspec import machine
 from redraft.lab.selfspec.machine import measure
 from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, read_sweep, write_sweep
 from tests.test_torch_engine import make_model
@@ -51,6 +52,15 @@ def test_a_machine_s_sweep_has_what_a_fit_needs(tiny_model, tmp_path):
             assert sorted(zip(times.length, times.batch, strict=True)) == [(8, 1), (8, 2), (16, 1), (16, 2)]
             assert times.seconds.min() > 0
     assert flops > 1e6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sweep_is_in_the_precision_of_the_run(tiny_model, monkeypatch, dtype):
+    asked = []
+    monkeypatch.setattr(machine, "timed_passes", lambda engine, *_: asked.append(engine.dtype) or [])
+    monkeypatch.setattr(machine, "throughput", lambda _, dtype: asked.append(dtype) or 1.0)
+    assert measure(tiny_model, "cpu", 1, 4, dtype, lengths=(8, 16), gammas=(1,)) == ([], 1.0)
+    assert asked == [dtype, dtype]
 
 
 def test_a_model_too_short_for_two_lengths_is_rejected(tiny_model):

@@ -201,6 +201,18 @@ def test_what_only_self_speculation_measures_is_nan_of_runs_without_it(runs):
         assert of_steps(plain, quantity, "a cell without a run").empty
 
 
+def test_blocks_of_fewer_proposals_than_the_draft_length_have_no_acceptance_of_a_token(runs):
+    """The equation of tokens of a block is one of γ proposals; suffixes and n-grams may propose fewer."""
+    gamma = runs.steps["draft_length"]
+    whole = runs.steps.assign(blocks=10, proposed=10 * gamma)
+    fewer = whole.assign(proposed=whole["proposed"] - (runs.steps["step"] == 4))
+    for quantity in ("token_acceptance", "token_acceptance_from.16"):
+        expected = [*STEP_EXPECTED[quantity][:4], math.nan, *STEP_EXPECTED[quantity][5:]]
+        for steps, values in ((whole, STEP_EXPECTED[quantity]), (fewer, expected)):
+            found = of_steps(Runs(runs.runs, steps, runs.scores), quantity, "a").sort_values("step")
+            assert list(found["value"]) == pytest.approx(values, nan_ok=True)
+
+
 def test_a_step_in_which_no_pass_speculated_has_no_draft_length(runs):
     """Records have the setting of the control, also if nothing used it."""
     share = runs.steps["speculated_passes"].mask(runs.steps["step"] == 5, 0)  # of 5 proposals, the most

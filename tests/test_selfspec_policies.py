@@ -2,14 +2,17 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redraft.engines.torch.speculation import Speculated
 from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Position, Roofline, Threshold, Toggle, ToggleState
 from redraft.selfspec.roofline import MARGIN, block_efficiency, speedup
+from redraft.train.local.decoding import SpeculativeDecoding
 from tests.selfspec import CALIBRATIONS, QWEN
 
 TRACE = st.lists(st.tuples(st.integers(1, 200), st.floats(1, 8192)), min_size=1, max_size=40)
@@ -32,16 +35,17 @@ def states(toggle, trace):
 
 
 @given(RULE, TRACE, st.integers(0, 64))
-def test_it_is_never_on_before_the_ramp_and_never_off_again(rule, trace, ramp):
-    largest, was_on = 0, False
+def test_it_is_never_on_before_the_ramp_and_never_off_while_the_batch_shrinks(rule, trace, ramp):
+    largest, was_on, before = 0, False, 0
     for (active, length), state in zip(trace, states(Toggle(rule, ramp), trace), strict=True):
         largest = max(largest, active)
         assert state.ramped == (largest > ramp)
         assert state.ramped or not state.on
-        assert state.on or not was_on
-        if not was_on and state.ramped:
+        stays = was_on and active <= before
+        assert state.on or not stays
+        if not stays and state.ramped:
             assert state.on == bool(rule.pays(active, length))
-        was_on = state.on
+        was_on, before = state.on, active
 
 
 @given(RULE, TRACE, TRACE)
@@ -77,9 +81,16 @@ def test_a_rollout_whose_batch_fills_and_empties():
     found = states(toggle, trace)
     first = next(i for i, state in enumerate(found) if state.on)
     active, length = trace[first]
-    assert found[0] == OFF
+    assert (found[0].ramped, found[0].on) == (False, False)
     assert speedup(QWEN, active, length, 7, 7.5) >= 1 + MARGIN > speedup(QWEN, active + 1, length - 10, 7, 7.5)
     assert 32 < active < 60
+
+
+def test_a_batch_that_is_filled_again_is_decided_anew():
+    """AR3PO's next stage begins after the last response of the one before."""
+    trace = [(active, 100.0) for active in (32, 64, 33, 32, 10, 1, 60, 60, 40, 32, 33)]
+    on = [state.on for state in states(Toggle(Threshold(32)), trace)]
+    assert on == [False, False, False, True, True, True, False, False, False, True, False]
 
 
 def test_the_margin_keeps_it_off_where_little_is_promised():
@@ -104,6 +115,20 @@ def test_blocks_that_cannot_be_are_refused(gamma, accepted):
 
 
 # The ladder
+
+
+@pytest.mark.parametrize(
+    ("blocks", "proposed", "kept", "tau"), [(4, 16, 8, 3), (4, 12, 12, 5), (4, 12, 6, 3), (0, 0, 0, None)]
+)
+def test_blocks_of_fewer_proposals_count_by_the_share_that_is_kept(blocks, proposed, kept, tau):
+    """The ladder's thresholds are shares of proposals, and a matching drafter proposes fewer where little matches."""
+    told = []
+    control = SimpleNamespace(gamma=4, adapt=told.append)
+    done = Speculated(blocks=blocks, proposed=proposed, kept=kept)
+    decoding = SimpleNamespace(control=control, engine=SimpleNamespace(speculated=done))
+    assert SpeculativeDecoding.adapt(decoding, [], []) == {}
+    assert told == [tau]
+
 
 LADDER = Ladder()
 SHARES = st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=40)

@@ -5,9 +5,10 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 from scipy import stats
 
-from redraft.config import Experiments
+from redraft.config import Epochs, Experiments, Reuse
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit import samplers
@@ -145,3 +146,14 @@ def test_a_schedule_that_updates_from_earlier_policies_responses_is_refused():
             run.reuse.check(Speed(stale=stale), run.trainer)
         assert (error.value.key, error.value.value) == ("reuse.kind", "weighted")
     run.reuse.check(run.schedule, run.trainer)
+
+
+@pytest.mark.parametrize("kind", ["speculative", "one_hot", "residual", "gumbel", "weighted"])
+def test_turns_without_a_draft_need_a_schedule_that_visits_every_prompt_in_every_pass(kind):
+    """Under SPEED a prompt's turns would be skipped as its rewards decide, so its tokens would grow older than said."""
+    reuse = TypeAdapter(Reuse).validate_python({"kind": kind, "fresh_every": 4})
+    trainer = Experiments().run("exact_reuse/weighted", 0, "smoke").trainer
+    reuse.check(Epochs(), trainer)
+    with pytest.raises(UserError) as error:
+        reuse.check(Speed(), trainer)
+    assert (error.value.key, error.value.value) == ("reuse.fresh_every", 4)

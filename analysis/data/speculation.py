@@ -23,17 +23,19 @@ def token_acceptance(steps: pd.DataFrame) -> pd.Series:
     """Acceptance α of a proposed token that gives each step its tokens of a block τ at its draft length γ.
 
     EfficientRollout (arXiv 2606.18967), equation 1 solved for α: τ = 1 + α + … + α^γ, as in Appendix E.2. NaN
-    where nothing speculated.
+    where nothing speculated, and where blocks had fewer proposals than γ, for which the equation does not hold.
     """
-    return _solved(steps["block_efficiency"], steps["draft_length"])
+    fewer = steps["proposed"] < steps["blocks"] * steps["draft_length"]
+    return _solved(steps["block_efficiency"].mask(fewer), steps["draft_length"])
 
 
 def token_acceptance_from(start: int) -> Callable[[pd.DataFrame], pd.Series]:
     """The same of the blocks of each step that begin in the part of the response from this position on."""
 
     def solved(steps: pd.DataFrame) -> pd.Series:
-        # Kept over proposed is (τ - 1) / γ, since each block has γ proposals.
-        kept, proposed = steps[f"kept_from.{start}"], steps[f"proposed_from.{start}"]
+        # Kept over proposed is (τ - 1) / γ if each block has γ proposals.
+        fewer = steps["proposed"] < steps["blocks"] * steps["draft_length"]
+        kept, proposed = steps[f"kept_from.{start}"], steps[f"proposed_from.{start}"].mask(fewer)
         return _solved(1 + steps["draft_length"] * kept / proposed, steps["draft_length"])
 
     return solved

@@ -56,6 +56,7 @@ rule calibrate:
     params:
         preset=PRESET.name,
         model=subpath(input.weights, parent=True),
+        dtype=lambda wildcards: PRESET.engine_of(wildcards.role).dtype,
     shell:
         "redraft stage redraft.cli.selfspec:calibrate_preset {params.preset:q} {wildcards.role:q} {wildcards.bits} {params.model:q}"
         " {output.calibration:q} 2>&1 | (trap '' HUP INT TERM; tee {log:q})"

@@ -27,6 +27,9 @@ def calibrate(
     draft_bits: Annotated[int, typer.Option(help="Bits of the drafter's weights, 4 or 8.")] = 4,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device of a sweep.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of a sweep on a CPU.", min=1)] = 1,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="Precision of a sweep: that in which the policy decodes.")
+    ] = "float32",
     as_json: AsJson = False,
 ) -> None:
     """Fit a roofline to a sweep of a model on a device, and print when self-speculation pays off there."""
@@ -34,7 +37,7 @@ def calibrate(
     from redraft.lab.selfspec import command_results
     from redraft.selfspec.roofline import MARGIN
 
-    tflops = _measure_if_missing(sweep, model, tflops, device, threads, draft_bits, as_json)
+    tflops = _measure_if_missing(sweep, model, tflops, device, threads, dtype, draft_bits, as_json)
     measured, fit = command_results.calibrate(sweep, model, tflops, bandwidth, draft_bits, out)
     draw_roofline(fit.calibration, measured, out.with_suffix(".svg"))
     header, fitted = [measured.model, "fitted"], command_results.parameters(fit.calibration)
@@ -61,14 +64,21 @@ def calibrate(
 
 
 def _measure_if_missing(
-    sweep: Path, model: Path, tflops: float | None, device: str, threads: int, draft_bits: int, as_json: bool
+    sweep: Path,
+    model: Path,
+    tflops: float | None,
+    device: str,
+    threads: int,
+    dtype: str,
+    draft_bits: int,
+    as_json: bool,
 ) -> float:
     """Throughput in 10^12 operations/s, as given or measured; a missing sweep is measured and written."""
     if sweep.exists():
         if tflops is None:
             raise UserError("an existing sweep needs the throughput of its device", key="--tflops", allowed="a number")
-        if device != "auto" or threads != 1:
-            key, value = ("--threads", threads) if device == "auto" else ("--device", device)
+        given = {"--device": (device, "auto"), "--threads": (threads, 1), "--dtype": (dtype, "float32")}
+        for key, value in ((key, value) for key, (value, default) in given.items() if value != default):
             raise UserError("this sweep exists, so nothing is measured", file=sweep, key=key, value=value)
         return tflops
     if not model.is_dir():
@@ -83,9 +93,10 @@ def _measure_if_missing(
     from redraft.lab.selfspec.sweep import write_sweep
     from redraft.result_files import write_own_hash
     from redraft.selfspec.constants import read_model
+    from redraft.train.pretrained.precision import DTYPES
 
     read_model(model, draft_bits=draft_bits)  # rejects an unsupported model before minutes of passes
-    lines, flops = measure(model, device, threads, draft_bits)
+    lines, flops = measure(model, device, threads, draft_bits, DTYPES[dtype])
     write_sweep(sweep, lines)
     write_own_hash(sweep)
     throughput = tflops or flops / 1e12
@@ -107,10 +118,11 @@ def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: 
     from redraft.lab.selfspec.machine import measure
     from redraft.lab.selfspec.sweep import write_sweep
     from redraft.ops.locking.devices import devices
+    from redraft.train.pretrained.precision import dtype_of
 
-    engine, sweep = Experiments().preset(preset_name).engine, file.with_suffix(".csv")
+    engine, sweep = Experiments().preset(preset_name).engine_of(role), file.with_suffix(".csv")
     with devices(min(engine.gpus, 1), str(file.parent)):
-        lines, flops = measure(model, engine.device, engine.threads, bits)
+        lines, flops = measure(model, engine.device, engine.threads, bits, dtype_of(engine))
     write_sweep(sweep, lines)
     measured, fit = command_results.calibrate(sweep, model, flops / 1e12, None, bits, file)
     draw_roofline(fit.calibration, measured, file.with_suffix(".svg"))

@@ -139,6 +139,17 @@ class Run(Config):
                     allowed=_kinds(kinds, self.engine),
                     hint="use another one, or engine.kind: torch",
                 )
+        if (
+            isinstance(self.decoding, Speculation)
+            and self.decoding.when != "always"
+            and self.decoding.ramp >= self.engine.max_rows
+        ):
+            raise UserError(
+                "no rollout decodes as many responses at once, so nothing would speculate",
+                key="decoding.ramp",
+                value=self.decoding.ramp,
+                allowed=f"at most {self.engine.max_rows - 1}, below engine.max_rows",
+            )
         if self.engine.bitwise and isinstance(self.decoding, Speculation):
             raise UserError(
                 "what a drafter proposes depends on the batch, so results are not bit-identical",

@@ -137,8 +137,9 @@ class EngineSettings(Config):
     """Execution of a run. These settings change results by floating-point noise only, with these exceptions.
 
     `dtype` is part of a run's identity (docs/real-model.md). The transformers backend of evaluation samples in batches
-    of `max_rows`. On several GPUs or nodes verl distributes sequences by length, so mini-batches differ. `draft_chunk`
-    changes the number of verified draft tokens, but no response.
+    of `max_rows`. With a decoding of `when: threshold` or `roofline` it decides which passes speculate, whose tokens
+    depend on other random numbers. On several GPUs or nodes verl distributes sequences by length, so mini-batches
+    differ. `draft_chunk` changes the number of verified draft tokens, but no response.
     """
 
     gpus: int = Field(default=0, ge=0, le=MOST_GPUS)

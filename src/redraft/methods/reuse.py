@@ -13,6 +13,7 @@ from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 from redraft.methods.registry import Registered
 from redraft.methods.schedule import ScheduleMethod
+from redraft.methods.speed import Speed
 from redraft.methods.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -162,12 +163,27 @@ class DraftsOfLastVisit(ReuseMethod):
     fresh_every: int = Field(default=0, ge=0, le=MOST_STEPS)
     """Epoch passes after which a sample is sampled without a draft; 0 for never. Samples of a group take turns: no
     token is older than this number of visits, and a group of at least as many samples has a new one in each pass.
-    An exact rule stays exact, since nothing that was accepted decides."""
+    An exact rule stays exact, since nothing that was accepted decides. Not with SPEED, where rewards decide which
+    passes sample all of a group."""
 
     @property
     def retention(self) -> Retention:
         """Drafts of the last visit."""
         return Retention(visits=1)
+
+    def check(self, schedule: ScheduleMethod, trainer: TrainerConfig) -> None:
+        """Reject turns without drafts under SPEED.
+
+        Raises:
+            UserError: for `fresh_every` with SPEED.
+        """
+        if self.fresh_every and isinstance(schedule, Speed):
+            raise UserError(
+                "a sample has its turn without a draft in given passes, of which this schedule leaves some out",
+                key="reuse.fresh_every",
+                value=self.fresh_every,
+                allowed="0 with this schedule",
+            )
 
 
 class StoredTop(DraftsOfLastVisit):

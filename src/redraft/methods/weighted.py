@@ -48,6 +48,7 @@ class WeightedReuse(StoredTop):
         Raises:
             UserError: for SPEED.
         """
+        super().check(schedule, trainer)
         if isinstance(schedule, Speed):
             # A stored weight is relative to the policy that sampled the response, and the trainers differ in the ratio
             # that they would multiply it by.

@@ -3,8 +3,8 @@
 Source: EfficientRollout (arXiv 2606.18967). A toggle switches speculation on within a rollout (section 4.2, equation
 3). It is updated before every pass with the number of decoding sequences and their mean length, and is off at the start
 of each rollout. It stays off until more than `ramp` sequences have been active at once: a rollout fills its batch
-request by request, and a batch that is still small would be mistaken for the tail. Once on it stays on, since the batch
-only shrinks.
+request by request, and a batch that is still small would be mistaken for the tail. Once on it stays on while the batch
+shrinks. In the paper it only shrinks; AR3PO's next stage fills it again, and then the rule decides anew.
 
 A ladder adapts the draft length between rollouts of training (section 4.3). It rises one rung when τ >= 1 + γ α_up in
 `patience` consecutive training rollouts, and falls one rung when τ <= 1 + γ α_down in as many.
@@ -14,6 +14,7 @@ thousands of passes changes its batch only a few hundred times, so consecutive p
 same number of proposals are stored as one stretch.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
@@ -87,10 +88,12 @@ class ToggleState:
     Attributes:
         ramped: whether more than `ramp` sequences have been active at once.
         on: whether speculation is on.
+        active: sequences of the last pass.
     """
 
     ramped: bool = False
     on: bool = False
+    active: float = math.inf
 
 
 OFF = ToggleState()
@@ -125,11 +128,11 @@ class Toggle:
             Number of passes without speculation, n if it stays off.
         """
         ramped = state.ramped or active > self.ramp
-        if state.on:
-            return 0, ToggleState(ramped, on=True)
+        if state.on and active <= state.active:
+            return 0, ToggleState(ramped, True, active)
         pays = self.rule.pays(active, lengths) & ramped
         # `argmax` is the first pass that pays.
-        return (int(np.argmax(pays)) if pays.any() else len(lengths)), ToggleState(ramped, on=bool(pays.any()))
+        return (int(np.argmax(pays)) if pays.any() else len(lengths)), ToggleState(ramped, bool(pays.any()), active)
 
 
 @dataclass(frozen=True)

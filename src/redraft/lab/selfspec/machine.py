@@ -12,6 +12,7 @@ from redraft.engines.torch.speculation import Fixed, SpeculativeEngine
 from redraft.errors import UserError
 from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, SweepRow
 from redraft.train import models
+from redraft.train.pretrained.precision import rounded
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 GAMMAS = (3, 7, 11)
@@ -24,6 +25,7 @@ def measure(
     device: str,
     threads: int,
     bits: int,
+    dtype: torch.dtype = torch.float32,
     batches: Sequence[int] = BATCHES,
     lengths: Sequence[int] = LENGTHS,
     gammas: Sequence[int] = GAMMAS,
@@ -32,6 +34,7 @@ def measure(
 
     Args:
         bits: precision of the drafter's weights (fake quantisation: computed with as floats).
+        dtype: precision in which the policy decodes, that of the run that will use the calibration.
         batches: numbers of responses that decode at once.
         lengths: positions before the token.
         gammas: drafted tokens of a block.
@@ -41,7 +44,7 @@ def measure(
     """
     # As the run that will use the calibration: the times of one thread say nothing about two.
     torch.set_num_threads(threads)
-    model, _ = models.load(folder)
+    model = rounded(models.load(folder)[0], dtype)
     model.to(models.device_of(device))
     # A block feeds γ proposals and the token before them after these positions.
     longest = model.config.max_position_embeddings - max(gammas) - 1

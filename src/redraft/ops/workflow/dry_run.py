@@ -115,9 +115,16 @@ def _runs_text(runs: Sequence[tuple[str, int]]) -> str:
 
 def real_command(call: Sequence[str]) -> str:
     """The command line without the options of a dry run."""
-    _, *arguments = call
-    kept = [_without_n(argument) for argument in arguments if argument not in DRY]
-    return shlex.join(["snakemake", *kept])
+    targets, kept = [], []
+    after_dry = False
+    for argument in call[1:]:
+        after_dry = argument in DRY or (after_dry and not argument.startswith("-"))
+        if after_dry and argument not in DRY:
+            # A target, which an option of several values in front of the omitted one, as `--config`, would take.
+            targets.append(argument)
+        elif not after_dry:
+            kept.append(_without_n(argument))
+    return shlex.join(["snakemake", *targets, *kept])
 
 
 def _without_n(argument: str) -> str:

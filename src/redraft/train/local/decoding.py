@@ -146,8 +146,10 @@ class SpeculativeDecoding(Decoding):
         }
 
     def adapt(self, groups: Sequence[Group], prompts: Sequence[Sequence[int]]) -> Record:
-        """Tell the control how many tokens a block had."""
-        self.control.adapt(self.engine.speculated.block_efficiency)
+        """Tell the control how many tokens a block of the full draft length would have at this rollout's acceptance."""
+        done, gamma = self.engine.speculated, self.control.gamma
+        whole = done.proposed in (0, done.blocks * gamma)
+        self.control.adapt(done.block_efficiency if whole else 1 + gamma * done.kept / done.proposed)
         return {}
 
     def save(self, folder: Path) -> None:
