@@ -247,6 +247,7 @@ def test_no_exception_escapes_the_grader(content, answer):
         "C.\nsome text",
         r"\text{C. some text}",
         "$C$",
+        r"\(C\)",
         r"\textbf{(C)}\ 12",
         r"\textbf{(C) }12",
         r"\text{(C)} 12",

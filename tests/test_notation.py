@@ -15,6 +15,17 @@ from redraft.tasks.notation import rewrite
 from redraft.tasks.qualifiers import meanings
 
 RIGHT = [
+    # Symbols that the grammar misreads
+    (r"m_{p} c^{2}\left(\gamma^{2}-1\right) \sin ^{2} \theta", r"(\gamma^2-1)\, m_p c^2\sin^2\theta"),
+    (r"m_{p} c^{2}\left(\gamma^{2}-1\right) \sin ^{2} \theta", r"m_p c^2(\gamma-1)(\gamma+1)\sin^2\theta"),
+    ("24", r"\Gamma(5)"),
+    (r"m \frac{d v}{d t}+b v=f", r"f=bv+m\frac{dv}{dt}"),
+    (r"\frac{d x}{d t}=k x-a", r"\dfrac{dx}{dt}=-a+kx"),
+    ("3^t", "3^T"),
+    ("f'(x)", r"f^{\prime}(x)"),
+    ("x''", r"x^{\prime\prime}"),
+    (r"\lambda_{\text {red}} / \sqrt{2}", r"\frac{\lambda_{\text{red}}}{\sqrt2}"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}^T", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
     # Sentences, styles, colours, bold
     ("5", "5."),
     ("5", "5,"),
@@ -152,6 +163,20 @@ RIGHT = [
     ("10^{-5}", "10\u207b\u2075"),
 ]
 WRONG = [
+    # Symbols that the grammar misreads
+    (r"m_{p} c^{2}\left(\gamma^{2}-1\right) \sin ^{2} \theta", r"m_p c^2(\gamma-1)^2\sin^2\theta"),
+    (r"m_{p} c^{2}\left(\gamma^{2}-1\right) \sin ^{2} \theta", r"m_p c^2(\gamma^2-7)\sin^2\theta"),
+    (r"\gamma+1", "1"),
+    ("6", r"\gamma+4"),
+    (r"m \frac{d v}{d t}+b v=f", "bv=f"),
+    (r"I \frac{d \omega}{d t}+2 B \omega=T", r"3I\frac{d\omega}{dt}+2B\omega=T"),
+    (r"\frac{d x}{d t}=k x-a", r"\frac{dq}{dt}=kx-a"),
+    (r"3\frac{dy}{dx}", r"5\frac{dy}{dx}"),
+    ("0", r"\frac{\partial f}{\partial x}"),
+    ("2", "2^T"),
+    ("xy", "x^Ty"),
+    ("f(x)", "f'(x)"),
+    ("y''=y", "y'=y"),
     ("6", "2(4)"),
     ("1026", "1000(26)"),
     ("6", "(2)(4)"),

@@ -24,6 +24,7 @@ _HASH_SEED = "its problems depend on the hash seed of Python, so that another pr
 UNSUPPORTED = {
     "ab": "some of its problems have an empty answer, which no box holds",
     "boxnet": _NO_ANSWER,
+    "coin_flip": "its scorer gives the answer `0` the full score for any decimal below 1",
     "complex_arithmetic": "its scorer gives the answer `nan` the full score",
     "composite": "it mixes other tasks; name one of them",
     "game_of_life_halting": "its scorer gives every text the full score",
@@ -31,6 +32,7 @@ UNSUPPORTED = {
     "intermediate_integration": "some of its answers are integrals that are not worked out, which its scorer accepts",
     "isomorphic_strings": _HASH_SEED,
     "knight_swap": _HASH_SEED,
+    "number_sorting": "its scorer gives the full score to numbers that differ by less than 1",
     "polynomial_multiplication": _HASH_SEED,
     "propositional_logic": _NO_ANSWER,
     "puzzle24": "its scorer does not ask for the problem's numbers, so that one expression solves every problem",

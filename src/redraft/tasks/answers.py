@@ -25,6 +25,8 @@ _FONT = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathbf|mathrm|mathsf|
 _FONTS = 4
 """Largest number of nested commands of fonts around a letter."""
 _BLANK = re.compile(r"\\[,;:! ]|\\q?quad(?![A-Za-z])|~")
+_DELIMITERS = re.compile(r"\\[()\[\]]")
+"""LaTeX's delimiters of a formula."""
 _CHOICE = re.compile(rf"\(([{LETTERS}])\)[.:]?(?:\s.*)?|([{LETTERS}])(?:[.):](?:\s.*)?)?", re.S)
 _JOIN = r"(?:[,;/&]|(?:[,;]\s*)?\b(?i:or|and|nor)\b)"
 """What joins the labels of several options."""
@@ -104,7 +106,7 @@ def letter(content: str) -> str | None:
     Accepted are C, (C), C., C: and `C) some text`, also in bold or as LaTeX text. Not accepted are the first letter of
     a word, small letters, written-out options, and the labels of several options, with or without their texts.
     """
-    content = _BLANK.sub(" ", plain(content)).strip().strip("$").strip()
+    content = _DELIMITERS.sub("", _BLANK.sub(" ", plain(content))).strip().strip("$").strip()
     for _ in range(_FONTS):
         # The command may end after the label, as in AMC's `\textbf{(C)}\ 12`.
         if not (font := _FONT.match(content)) or (inner := _group(content, font.end() - 1)) is None:

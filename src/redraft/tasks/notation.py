@@ -23,6 +23,7 @@ _INTEGER = re.compile(r"[-+]?\d+")
 _WORD = re.compile(r"[A-Za-z]{2}|:")
 _NAME = re.compile(r"[A-Za-z()\s]*")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
+_SYMBOL = r"(?:[A-Za-z]|\\[A-Za-z]+)"
 _NUMERIC = re.compile(r"(?:[-+*/^_().,{}\s\d]|\\(?:[dt]?frac|sqrt|cdot|times|pm|pi|infty)(?![A-Za-z])|\\[$%])+")
 """LaTeX of numbers alone: no letters, so that no unit or word is in it."""
 
@@ -75,6 +76,16 @@ def _scientific(match: re.Match[str]) -> str:
     return f"{whole}{decimals} \\times 10^{{{int(powers[0] or powers[1]) - len(decimals)}}}"
 
 
+def _derivative(match: re.Match[str]) -> str:
+    """A symbol for the derivative of one symbol by another."""
+    return f"{'D' if match[1] == 'd' else 'P'}_{{{match[2]}{match[3]}}}".replace("\\", "")
+
+
+def _primed(match: re.Match[str]) -> str:
+    """A letter with primes as a symbol with their number in its index."""
+    return f"{match[1]}_{{p{match[0].count(chr(39)) + match[0].count('prime')}}}"
+
+
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(pattern, re.S), replacement)
     for pattern, replacement in (
@@ -82,6 +93,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"\\\\|\\[\[\]()]", lambda match: match[0] if match[0] == r"\\" else " "),
         (r"\A\$(?=[^$]*\Z)", ""),  # the one at the end is gone already
         (r"∞", r"\\infty "),
+        (r"\\(text|mathrm|textrm|mbox|operatorname)\s+\{", r"\\\1{"),
         # Sizes, styles, colours and bold.
         (r"\A\*\*(.*)\*\*\Z", r"\1"),
         (r"\\(?:[bB]igg?[lrm]?|(?:text|script|display)style|[lL]arge|LARGE|normalsize)(?![A-Za-z])", " "),
@@ -128,6 +140,13 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"\\?sqrt\s*" + _PARENTHESES, r"\\sqrt{\1}"),
         # A symbol with an index, which the grammar would take for an exponent of ten.
         (r"(?<![A-Za-z\\])E(?=\s*_)", r"\\text{E}"),
+        # The grammar takes it for the gamma function or for Euler's constant, so that \gamma - 1 is infinite.
+        (r"\\gamma(?![A-Za-z])", r"g_{gamma}"),
+        # In sympy the derivative of one symbol by another is 0. Here it is a symbol of its own.
+        (r"\\[dt]?frac\s*\{\s*(d|\\partial)\s*(" + _SYMBOL + r")\s*\}\s*\{\s*\1\s*(" + _SYMBOL + r")\s*\}", _derivative),
+        # The grammar drops primes, and an exponent T, as that of a transposition, of anything but a matrix.
+        (r"(?<![A-Za-z\\])([A-Za-z])(?:'+|\^\s*\{\s*(?:'|\\prime\s*)+\}|\^\s*\\prime(?![A-Za-z]))", _primed),
+        (r"(?<!matrix\})\^\s*(?:\{\s*T\s*\}|T)", r"^{(T)}"),
         # Braces and blanks.
         (r"\\([lr])brace(?![A-Za-z])", lambda match: "\\{" if match[1] == "l" else "\\}"),
         (r"\\langle([^,\\]*+,(?>(?:(?!\\[lr]angle).)*))\\rangle", r"(\1)"),
