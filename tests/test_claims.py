@@ -508,12 +508,12 @@ def test_the_evidence_counts_the_sides_and_the_farthest_comparison_comes_first(r
     wrong = pairs(B, C, D, expected="above", threshold=1.0)
     evidence = judged(wrong, runs)["evidence"]
     assert evidence.startswith(
-        "without correction, 0 of 3 comparisons are significantly on the required side and 3 on the other side: "
+        "before the correction, 0 of 3 comparisons significantly support the claim and 3 significantly contradict it: "
         f"ratio of decoded tokens, {D} / {A}: 0.1"
     )
     assert re.search(r", 95 % interval \[0\.\d+, 0\.\d+\], 3 seeds; required: above 1 \(other side\)", evidence)
     held = judged(pairs(B, C, D, expected="below", threshold=1.0), runs)["evidence"]
-    assert held.startswith("without correction, 3 of 3 comparisons are significantly on the required side: ")
+    assert held.startswith("before the correction, 3 of 3 comparisons significantly support the claim: ")
     single = judged(ratio(B, A, "below", 1.0), runs)["evidence"]
     assert single.startswith(f"ratio of decoded tokens, {B} / {A}: 0.5"), "one comparison needs no count"
 

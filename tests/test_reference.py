@@ -439,7 +439,7 @@ def test_the_page_has_tables_figures_verdicts_and_cost(packed):
     assert "all of one initial policy" in page._campaign(record, Experiments().preset("smol")), "without blocks"
     cells = Experiments().cells("spec_rl", Experiments().grids("spec_rl", beyond_paper=False))
     missing = {cell.id for cell in cells} - record["cells"].keys()
-    assert f"{len(missing)} of the paper's {len(cells)} cells were not trained for these results" in text
+    assert f"{len(cells)} of the paper's {len(cells)} cells; {len(missing)} of these were not trained" in text
     assert "`snakemake reproduction --config preset=smoke papers=spec_rl` trains them" in text
 
 

@@ -282,7 +282,7 @@ def _undecided(
     """The open comparison that takes the most blocks until an inconclusive claim is decided, and what the claim lacks.
 
     The second is one of `REASONS`. A claim is decided once enough comparisons are on the required side, or too many on
-    the other one, if each open comparison stays on its side. Comparisons that are decided do not become another
+    the other one, if each open comparison keeps its sign. Comparisons that are decided do not become another
     verdict's by more blocks.
     """
     ending = {i for i, power in enumerate(powers) if power and parts[i].found.looks and not power["next_look"]}
@@ -394,8 +394,8 @@ def _sentence(parts: list[Compared], verdict: str, printed: str) -> str:
     if not several:
         return shown[0] + paper
     sides = Counter(part.verdict(part.p) for part in parts)
-    held = f"without correction, {sides[REPRODUCED]} of {len(parts)} comparisons are significantly on the required side"
-    against = f" and {sides[CONTRADICTED]} on the other side" if sides[CONTRADICTED] else ""
+    held = f"before the correction, {sides[REPRODUCED]} of {len(parts)} comparisons significantly support the claim"
+    against = f" and {sides[CONTRADICTED]} significantly contradict it" if sides[CONTRADICTED] else ""
     return f"{held}{against}{paper}: {'; '.join(shown)}"
 
 

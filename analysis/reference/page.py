@@ -168,7 +168,7 @@ def _claims(claims: Iterable[Mapping[str, Any]], record: Mapping[str, Any], link
     counted = ", ".join(f"{count} {verdict}" for verdict, count in record["claims"].items())
     total = sum(record["claims"].values())
     also = (
-        "These are the primary claims and all contradicted ones. *Could show* is the smallest difference or factor "
+        "The table has the primary claims and all contradicted ones. *Could show* is the smallest difference or factor "
         "that this number of blocks shows with a probability of 80 %. A *weak test* passes by construction or with "
         "nearly every method. "
     )
@@ -199,11 +199,11 @@ def _not_trained(record: Mapping[str, Any], paper: str, experiments: Experiments
     missing = sum(name not in record["cells"] for name in possible)
     if not missing:
         return ""
-    of_paper = f"the paper's {len(cells)} cells"
-    if len(possible) < len(cells):
-        of_paper = f"the {len(possible)} cells of the paper's {len(cells)} that this preset can run"
     command = f"snakemake reproduction --config preset={preset.name} papers={paper}"
-    return f"{missing} of {of_paper} were not trained for these results; `{command}` trains them."
+    return (
+        f"This preset can run {len(possible)} of the paper's {len(cells)} cells; {missing} of these were not trained "
+        f"for these results. `{command}` trains them."
+    )
 
 
 def _link(path: Path, page: Path) -> str:

@@ -143,7 +143,10 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         # The grammar takes it for the gamma function or for Euler's constant, so that \gamma - 1 is infinite.
         (r"\\gamma(?![A-Za-z])", r"g_{gamma}"),
         # In sympy the derivative of one symbol by another is 0. Here it is a symbol of its own.
-        (r"\\[dt]?frac\s*\{\s*(d|\\partial)\s*(" + _SYMBOL + r")\s*\}\s*\{\s*\1\s*(" + _SYMBOL + r")\s*\}", _derivative),
+        (
+            r"\\[dt]?frac\s*\{\s*(d|\\partial)\s*(" + _SYMBOL + r")\s*\}\s*\{\s*\1\s*(" + _SYMBOL + r")\s*\}",
+            _derivative,
+        ),
         # The grammar drops primes, and an exponent T, as that of a transposition, of anything but a matrix.
         (r"(?<![A-Za-z\\])([A-Za-z])(?:'+|\^\s*\{\s*(?:'|\\prime\s*)+\}|\^\s*\\prime(?![A-Za-z]))", _primed),
         (r"(?<!matrix\})\^\s*(?:\{\s*T\s*\}|T)", r"^{(T)}"),
