@@ -522,7 +522,7 @@ def test_the_evidence_has_the_number_that_the_paper_prints_of_the_test(runs):
     found = judged(ratio(B, A, "below", 1.0), runs, printed=[Printed(number="0.45")])
     assert found["evidence"].endswith("required: below 1 (the paper prints 0.45)")
     several = judged(pairs(B, C, D, expected="below", threshold=1.0), runs, printed=[Printed(number="0.45")])
-    assert "on the required side (the paper prints 0.45): ratio of" in several["evidence"]
+    assert "support the claim (the paper prints 0.45): ratio of" in several["evidence"]
 
 
 def test_a_verdict_has_the_power_of_each_comparison_and_names_the_one_that_decides(runs):

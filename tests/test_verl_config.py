@@ -96,7 +96,7 @@ def test_grpo_on_the_8b_model_is_the_paper_s():
     assert actor(config, "entropy_coeff", "use_dynamic_bsz", "strategy") == [0, True, "fsdp2"]
     assert values(rollout, "n", "temperature", "top_p", "top_k") == [8, 1.0, 1.0, -1]
     assert values(rollout, "tensor_model_parallel_size", "gpu_memory_utilization") == [2, 0.6]
-    assert values(rollout, "enforce_eager", "enable_prefix_caching", "max_model_len") == [False, True, 5121]
+    assert values(rollout, "enforce_eager", "enable_prefix_caching", "max_model_len") == [False, True, 5120]
     assert values(config.algorithm, "adv_estimator", "use_kl_in_reward", "filter_groups.enable") == [
         "grpo",
         False,
