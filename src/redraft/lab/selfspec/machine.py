@@ -12,7 +12,6 @@ from redraft.engines.torch.speculation import Fixed, SpeculativeEngine
 from redraft.errors import UserError
 from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, SweepRow
 from redraft.train import models
-from redraft.train.pretrained.precision import rounded
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 GAMMAS = (3, 7, 11)
@@ -44,7 +43,7 @@ def measure(
     """
     # As the run that will use the calibration: the times of one thread say nothing about two.
     torch.set_num_threads(threads)
-    model = rounded(models.load(folder)[0], dtype)
+    model, _ = models.load(folder, dtype=dtype)
     model.to(models.device_of(device))
     # A block feeds γ proposals and the token before them after these positions.
     longest = model.config.max_position_embeddings - max(gammas) - 1
