@@ -86,7 +86,7 @@ def test_a_rollout_whose_batch_fills_and_empties():
     assert 32 < active < 60
 
 
-def test_a_batch_that_is_filled_again_is_decided_anew():
+def test_a_batch_that_is_filled_again_is_decided_again():
     """AR3PO's next stage begins after the last response of the one before."""
     trace = [(active, 100.0) for active in (32, 64, 33, 32, 10, 1, 60, 60, 40, 32, 33)]
     on = [state.on for state in states(Toggle(Threshold(32)), trace)]
@@ -122,12 +122,12 @@ def test_blocks_that_cannot_be_are_refused(gamma, accepted):
 )
 def test_blocks_of_fewer_proposals_count_by_the_share_that_is_kept(blocks, proposed, kept, tau):
     """The ladder's thresholds are shares of proposals, and a matching drafter proposes fewer where little matches."""
-    told = []
-    control = SimpleNamespace(gamma=4, adapt=told.append)
+    taus = []
+    control = SimpleNamespace(gamma=4, adapt=taus.append)
     done = Speculated(blocks=blocks, proposed=proposed, kept=kept)
     decoding = SimpleNamespace(control=control, engine=SimpleNamespace(speculated=done))
     assert SpeculativeDecoding.adapt(decoding, [], []) == {}
-    assert told == [tau]
+    assert taus == [tau]
 
 
 LADDER = Ladder()

@@ -4,7 +4,7 @@ Source: EfficientRollout (arXiv 2606.18967). A toggle switches speculation on wi
 3). It is updated before every pass with the number of decoding sequences and their mean length, and is off at the start
 of each rollout. It stays off until more than `ramp` sequences have been active at once: a rollout fills its batch
 request by request, and a batch that is still small would be mistaken for the tail. Once on it stays on while the batch
-shrinks. In the paper it only shrinks; AR3PO's next stage fills it again, and then the rule decides anew.
+shrinks. In the paper it only shrinks; AR3PO's next stage fills it again, and then the rule decides again.
 
 A ladder adapts the draft length between rollouts of training (section 4.3). It rises one rung when τ >= 1 + γ α_up in
 `patience` consecutive training rollouts, and falls one rung when τ <= 1 + γ α_down in as many.

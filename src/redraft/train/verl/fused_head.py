@@ -2,7 +2,7 @@
 
 verl 0.9.1 makes an untied head a unit of FSDP2, which gathers its weights when it is called. The fused head does not
 call it but reads its weights, of which each GPU then has a part: its product ends in an error. Without a unit of its
-own, the head belongs to that of the whole model, whose weights are gathered before the pass (verl's issue 7427).
+own, the head belongs to that of the whole model, whose weights are gathered before the pass (verl's pull request 7427).
 """
 
 from typing import Any
