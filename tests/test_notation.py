@@ -171,6 +171,8 @@ WRONG = [
     (r"m \frac{d v}{d t}+b v=f", "bv=f"),
     (r"I \frac{d \omega}{d t}+2 B \omega=T", r"3I\frac{d\omega}{dt}+2B\omega=T"),
     (r"\frac{d x}{d t}=k x-a", r"\frac{dq}{dt}=kx-a"),
+    (r"\frac{d x}{d t}=k x-a", r"\frac{dx}{dk}=kx-a"),
+    (r"2\frac{df}{dx}", r"2\frac{\partial f}{\partial x}"),
     (r"3\frac{dy}{dx}", r"5\frac{dy}{dx}"),
     ("0", r"\frac{\partial f}{\partial x}"),
     ("2", "2^T"),

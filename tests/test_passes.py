@@ -41,8 +41,9 @@ def test_every_kind_of_pass_is_timed_at_every_batch_and_length(monkeypatch):
     assert model.config._attn_implementation != "redraft_slots"
 
 
-def test_a_machine_s_sweep_has_what_a_fit_needs(tiny_model, tmp_path):
-    lines, flops = measure(tiny_model, "cpu", 1, 4, batches=(1, 2), lengths=(8, 16), gammas=(1, 3))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_machine_s_sweep_has_what_a_fit_needs(tiny_model, tmp_path, dtype):
+    lines, flops = measure(tiny_model, "cpu", 1, 4, dtype, batches=(1, 2), lengths=(8, 16), gammas=(1, 3))
     write_sweep(tmp_path / "sweep.csv", lines)
     sweep = read_sweep(tmp_path / "sweep.csv")
     assert sweep.gammas == [1, 3]

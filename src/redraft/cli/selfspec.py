@@ -78,8 +78,9 @@ def _measure_if_missing(
         if tflops is None:
             raise UserError("an existing sweep needs the throughput of its device", key="--tflops", allowed="a number")
         given = {"--device": (device, "auto"), "--threads": (threads, 1), "--dtype": (dtype, "float32")}
-        for key, value in ((key, value) for key, (value, default) in given.items() if value != default):
-            raise UserError("this sweep exists, so nothing is measured", file=sweep, key=key, value=value)
+        for key, (value, default) in given.items():
+            if value != default:
+                raise UserError("this sweep exists, so nothing is measured", file=sweep, key=key, value=value)
         return tflops
     if not model.is_dir():
         raise UserError(
