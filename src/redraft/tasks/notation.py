@@ -24,6 +24,7 @@ _WORD = re.compile(r"[A-Za-z]{2}|:")
 _NAME = re.compile(r"[A-Za-z()\s]*")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _SYMBOL = r"(?:[A-Za-z]|\\[A-Za-z]+)"
+_INDEX = r"(?:\s*_\s*(?:\{\s*(\w+)\s*\}|(\w)))?"
 _NUMERIC = re.compile(r"(?:[-+*/^_().,{}\s\d]|\\(?:[dt]?frac|sqrt|cdot|times|pm|pi|infty)(?![A-Za-z])|\\[$%])+")
 """LaTeX of numbers alone: no letters, so that no unit or word is in it."""
 
@@ -82,8 +83,9 @@ def _derivative(match: re.Match[str]) -> str:
 
 
 def _primed(match: re.Match[str]) -> str:
-    """A letter with primes as a symbol with their number in its index."""
-    return f"{match[1]}_{{p{match[0].count(chr(39)) + match[0].count('prime')}}}"
+    """A letter with primes, and maybe an index, as a symbol with their number in its index."""
+    letter, primes, *index = match.groups()
+    return f"{letter}_{{p{primes.count(chr(39)) + primes.count('prime')}{index[0] or index[1] or ''}}}"
 
 
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
@@ -141,14 +143,17 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         # A symbol with an index, which the grammar would take for an exponent of ten.
         (r"(?<![A-Za-z\\])E(?=\s*_)", r"\\text{E}"),
         # The grammar takes it for the gamma function or for Euler's constant, so that \gamma - 1 is infinite.
-        (r"\\gamma(?![A-Za-z])", r"g_{gamma}"),
+        (r"\\gamma(?![A-Za-z])" + _INDEX, lambda match: f"g_{{gamma{match[1] or match[2] or ''}}}"),
         # In sympy the derivative of one symbol by another is 0. Here it is a symbol of its own.
         (
             r"\\[dt]?frac\s*\{\s*(d|\\partial)\s*(" + _SYMBOL + r")\s*\}\s*\{\s*\1\s*(" + _SYMBOL + r")\s*\}",
             _derivative,
         ),
         # The grammar drops primes, and an exponent T, as that of a transposition, of anything but a matrix.
-        (r"(?<![A-Za-z\\])([A-Za-z])(?:'+|\^\s*\{\s*(?:'|\\prime\s*)+\}|\^\s*\\prime(?![A-Za-z]))", _primed),
+        (
+            r"(?<![A-Za-z\\])([A-Za-z])('+|\^\s*\{\s*(?:'|\\prime\s*)+\}|\^\s*\\prime(?![A-Za-z]))" + _INDEX,
+            _primed,
+        ),
         (r"(?<!matrix\})\^\s*(?:\{\s*T\s*\}|T)", r"^{(T)}"),
         # Braces and blanks.
         (r"\\([lr])brace(?![A-Za-z])", lambda match: "\\{" if match[1] == "l" else "\\}"),
