@@ -59,15 +59,19 @@ def links_of(page):
             yield token.attrGet("href") or token.attrGet("src")
 
 
-def broken(page):
-    """Links of a page whose file or heading does not exist."""
+def broken(page, site=ROOT / "docs"):
+    """Links of a page to a missing file or heading, and from a page of the site to a page outside it."""
     for link in links_of(page):
         file, _, anchor = link.partition("#")
         if re.match(r"[a-z]+:", file):
             continue
         target = (page.parent / file).resolve() if file else page
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
+        if not target.exists():
             yield link
+        elif target.suffix == ".md":
+            outside = page.is_relative_to(site) and not target.is_relative_to(site)
+            if outside or (anchor and anchor not in anchors_of(target)):
+                yield link
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -81,6 +85,17 @@ def test_a_broken_link_and_a_broken_anchor_are_found(tmp_path):
         "# A title: *new*\n\n[a](#a-title-new) [b](#b) [c](page.md#a-title-new) [d](other.md) [e](https://x.y/z)\n"
     )
     assert list(broken(page)) == ["#b", "other.md"]
+
+
+def test_a_link_out_of_the_site_to_another_page_is_found(tmp_path):
+    """Sphinx refuses it; another file can be downloaded from the site."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("# Title\n")
+    (tmp_path / "cells.yaml").touch()
+    page = tmp_path / "docs/page.md"
+    page.write_text("[a](../README.md) [b](../cells.yaml)\n")
+    assert list(broken(page, site=tmp_path / "docs")) == ["../README.md"]
+    assert not list(broken(page))
 
 
 def commands_of(page):
