@@ -69,7 +69,7 @@ def scoring(vocabulary: int, drafts: int, length: int) -> dict[str, list[float]]
     alternatives = {
         "the draft (published, one-hot)": score(),
         f"and {top} tokens, and the top {top}": score(at=True, top=top),
-        "and tokens drawn by Gumbel noise": score(draws=Gumbel(7)),
+        "and tokens sampled by Gumbel noise": score(noise=Gumbel(7)),
     }
     return seconds(f"scoring in process, vocabulary {vocabulary}", alternatives, ROUNDS, time.process_time)
 

@@ -44,7 +44,7 @@ def is_able(engine, method):
 
 
 class Recording:
-    """An engine that notes drafts to score, and (prefix, limit, random numbers) to decode behind."""
+    """An engine that notes drafts to score, and (prefix, limit, random numbers) to decode after."""
 
     def __init__(self, engine):
         self.engine, self.stops, self.capabilities = engine, engine.stops, engine.capabilities
@@ -60,20 +60,20 @@ class RecordingSession:
     def __init__(self, engine, session):
         self.engine, self.session = engine, session
 
-    async def score(self, draft, at=None, top=0, draws=None, behind=None):
-        scores = await self.session.score(draft, at, top, draws, behind)
-        self.engine.scored.append(draft[behind or 0 :][: len(scores.log_probs)])
+    async def score(self, draft, at=None, top=0, noise=None, scored=None):
+        scores = await self.session.score(draft, at, top, noise, scored)
+        self.engine.scored.append(draft[scored or 0 :][: len(scores.log_probs)])
         return scores
 
-    async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
+    async def decode(self, prefix, max_new_tokens, noise, first=None, top=0):
         assert max_new_tokens >= 1
-        assert not self.engine.stops & set(prefix.tolist()), "nothing may be decoded behind the end of a response"
-        numbers = draws
-        if isinstance(draws, Inversion):
-            assert draws.uniforms.shape == (max_new_tokens,)
-            numbers = tuple(draws.uniforms)
+        assert not self.engine.stops & set(prefix.tolist()), "nothing may be decoded after the end of a response"
+        numbers = noise
+        if isinstance(noise, Inversion):
+            assert noise.uniforms.shape == (max_new_tokens,)
+            numbers = tuple(noise.uniforms)
         self.engine.decoded.append((prefix.tolist(), max_new_tokens, numbers))
-        return await self.session.decode(prefix, max_new_tokens, draws, first, top)
+        return await self.session.decode(prefix, max_new_tokens, noise, first, top)
 
 
 class ScriptedEngine(Recording):
@@ -114,33 +114,33 @@ class ScriptedSession:
         """Distributions, float64 (length, vocabulary), of each token of a response."""
         return np.array([self.engine.distribution([*self.prompt, *response[:i]]) for i in range(len(response))])
 
-    async def score(self, draft, at=None, top=0, draws=None, behind=None):
+    async def score(self, draft, at=None, top=0, noise=None, scored=None):
         await asyncio.sleep(0)
-        places = slice(behind or 0, chunk_end(len(draft), behind, self.engine.chunk))
+        places = slice(scored or 0, chunk_end(len(draft), scored, self.engine.chunk))
         draft, known = draft[: places.stop], places.start
         distributions = self.distributions(draft)[known:]
         with np.errstate(divide="ignore"):
             others = at if at is None else np.log(np.take_along_axis(distributions, at[places], 1)).astype(np.float32)
-        drawn = (
-            [self.draw(distribution, draws, known, place) for place, distribution in enumerate(distributions)]
-            if draws
+        sampled = (
+            [self.sample(distribution, noise, known, place) for place, distribution in enumerate(distributions)]
+            if noise
             else None
         )
         return Scores(
             self.engine.log_probs(self.prompt, draft)[known:],
             others,
             self.top(draft.tolist(), known, top) if top else None,
-            None if drawn is None else np.array(drawn, np.int32),
+            None if sampled is None else np.array(sampled, np.int32),
         )
 
-    async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
+    async def decode(self, prefix, max_new_tokens, noise, first=None, top=0):
         await asyncio.sleep(0)
         tokens, prefix = [], [int(token) for token in prefix]
         while len(tokens) < max_new_tokens and not self.engine.stops & set(tokens):
             distribution = np.array(self.engine.distribution([*self.prompt, *prefix, *tokens]))
             if first and not tokens:
                 distribution = self.residual(distribution, first)
-            tokens.append(self.draw(distribution, draws, len(prefix), len(tokens)))
+            tokens.append(self.sample(distribution, noise, len(prefix), len(tokens)))
         log_probs = self.engine.log_probs([*self.prompt, *prefix], tokens)
         finish = Finish.EOS if tokens[-1] in self.engine.stops else Finish.LENGTH
         cached = len(self.prompt) + len(prefix)
@@ -154,11 +154,11 @@ class ScriptedSession:
         return rest if rest.any() else distribution
 
     @staticmethod
-    def draw(weights, draws, prefix, count):
-        if isinstance(draws, Inversion):
-            return int(np.searchsorted(np.cumsum(weights) / weights.sum(), draws.uniforms[count]))
+    def sample(weights, noise, prefix, count):
+        if isinstance(noise, Inversion):
+            return int(np.searchsorted(np.cumsum(weights) / weights.sum(), noise.uniforms[count]))
         with np.errstate(divide="ignore"):
-            return int((np.log(weights) + gumbel(draws.key, prefix + count, np.arange(len(weights)))).argmax())
+            return int((np.log(weights) + gumbel(noise.key, prefix + count, np.arange(len(weights)))).argmax())
 
     def top(self, response, prefix, count):
         distributions = self.distributions(response)[prefix:]

@@ -18,9 +18,9 @@ from redraft.analysis.tables.cell_verdicts import verdict
 from redraft.analysis.tables.comparison import COLUMNS, make_table
 from redraft.analysis.tables.table_columns import expand
 from redraft.config import Experiments
-from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
 from tests.measured import table_source
+from tests.step_records import made_up_scores, made_up_step
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
@@ -41,35 +41,9 @@ def sheet(spec, cells):
 def run_steps(cell, seed, tokens, seconds, **values):
     """Three steps of one epoch each."""
     return [
-        {
-            "cell": cell,
-            "seed": seed,
-            "step": i,
-            "epoch": i,
-            "tokens_decoded": tokens,
-            "tokens_verified": 0,
-            "tokens_reused": 0 if i == 0 else 5,
-            "training_step": i + 1,
-            "informative": 0.5,
-            "prefix_length": math.nan if i == 0 else 10.0,
-            "full_reuse_ratio": math.nan if i == 0 else 0.5,
-            "response_length": 20.0,
-            "token_age_epochs": 0.5,
-            "reward": 0.5,
-            "fresh_reward": 0.4,
-            "entropy": 0.3,
-            "kl": 0.01 * i,
-            "clip_fraction": 0.001,
-            "distinct_1": 0.1,
-            "self_bleu": 0.5,
-            "self_bleu_within": 0.4,
-            "distinct_within": 0.9,
-            "fresh_kl": 0.02,
-            "prefix_share": 0.5,
-            "rouge_1": math.nan if i == 0 else 0.6,
-            **{f"seconds.{name}": seconds for name in (*STEP_STAGES, "total")},
-            **values,
-        }
+        made_up_step(
+            cell, seed, i, i, seconds, drafts=i > 0, tokens_decoded=tokens, tokens_reused=5 if i else 0, **values
+        )
         for i in range(3)
     ]
 
@@ -95,18 +69,7 @@ def runs():
                     "initial": f"results/tiny/initial/qwen3-1.7b-base/seed{seed}/generations.json",
                 }
             )
-            for benchmark, role in BENCHMARKS.items():
-                scores.append(
-                    {
-                        "cell": cell,
-                        "seed": seed,
-                        "step": 3,
-                        "benchmark": benchmark,
-                        "role": role,
-                        "correct": correct + seed,
-                        "total": 100,
-                    }
-                )
+            scores += made_up_scores(cell, seed, 3, correct + seed, BENCHMARKS)
     return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
 
 

@@ -1,6 +1,5 @@
 """The experiment files of AR3PO: batches and steps at every scale, what tells its cells apart, and its declarations."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from redraft.config.quantities import ACCURACY, SHARE
 from tests.ar3po_runs import records
 
 ROOT = Path(__file__).parents[1]
-PAPER = ROOT.parent / "shared/papers/ar3po.txt"
 EXPERIMENTS = Experiments(ROOT)
 PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml") if not file.stem.endswith("smol")]
 """Those that have the models of all papers."""
@@ -126,18 +124,3 @@ def test_the_printed_costs_follow_from_table_1():
     evidence = check(claim, REPORTED)["reported_evidence"]
     assert "prints 4.2 for the ratio of responses per step, dapo / ar3po, its tables give 4.211" in evidence
     assert "prints 3.6 for the ratio of responses per step, llama-dapo / llama-ar3po, its tables give 3.582" in evidence
-
-
-def letters(text):
-    """Letters only: the text at hand lost its formulas, so numbers and symbols cannot be compared."""
-    return re.sub("[^a-z]", "", text.lower())
-
-
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not beside the repository")
-def test_every_quotation_stands_in_the_paper():
-    paper = letters(PAPER.read_text(encoding="utf-8"))
-    stated = EXPERIMENTS.hyperparameters("ar3po").trainer.values()
-    quoted = [words for value in stated for words in re.findall('"([^"]+)"', value.source)]
-    for quotation in [*(claim.quotation for claim in CLAIMS), *quoted]:
-        for part in quotation.split("…"):
-            assert letters(part) in paper, part

@@ -61,7 +61,7 @@ def test_each_sampler_is_named_on_stderr_and_too_few_samples_detect_no_fault(cap
     monkeypatch.setenv("COLUMNS", "200")
     chosen = [s for s in samplers.samplers() if s.name in ("vanilla", "planted: half a residual")][-2:]
     monkeypatch.setattr(samplers, "samplers", lambda: iter(chosen))
-    code, out, err = audited(capsys, "samplers", "--draws", "40")
+    code, out, err = audited(capsys, "samplers", "--samples", "40")
     assert code == 1
     assert "[2/2] planted: half a residual, torch" in err
     assert "G-tests of 40 responses" in out
@@ -75,10 +75,10 @@ def test_samplers_are_tested_at_a_temperature(temperature, capsys, monkeypatch):
     """At 0.2 few responses are enough to detect an engine that samples at temperature 1."""
     chosen = [s for s in samplers.samplers() if s.name == "vanilla" and s.engine == "torch"]
     monkeypatch.setattr(samplers, "samplers", lambda: iter(chosen))
-    code, out, _ = audited(capsys, "samplers", "--draws", "300", "--temperature", temperature, "--json")
+    code, out, _ = audited(capsys, "samplers", "--samples", "300", "--temperature", temperature, "--json")
     assert (code, json.loads(out)["asked"]["temperature"]) == (0, float(temperature))
     monkeypatch.setitem(samplers.ENGINES, "torch", lambda model, **o: TorchEngine(model, **o | {"temperature": 1.0}))
-    assert audited(capsys, "samplers", "--draws", "300", "--temperature", temperature)[0] == (temperature != "1")
+    assert audited(capsys, "samplers", "--samples", "300", "--temperature", temperature)[0] == (temperature != "1")
 
 
 @pytest.mark.parametrize("parts", [(), ("rules",), ("samplers", "vllm")])

@@ -230,7 +230,7 @@ def columns(parts):
     return [
         np.concatenate(column)
         for column in zip(
-            *((s.log_probs[:, None], s.others, s.top.log_probs, s.drawn[:, None]) for s in parts), strict=True
+            *((s.log_probs[:, None], s.others, s.top.log_probs, s.sampled[:, None]) for s in parts), strict=True
         )
     ]
 
@@ -279,10 +279,10 @@ def test_a_chunk_whose_beginning_is_not_in_the_cache_is_scored_all_the_same(mode
 
     async def one():
         async with engine.session([3, 4]) as session:
-            await session.score(other, behind=0)
-            late = await session.score(draft, behind=6)
+            await session.score(other, scored=0)
+            late = await session.score(draft, scored=6)
             whole = await session.score(draft)
-            again = await session.score(draft, behind=6)
+            again = await session.score(draft, scored=6)
             return late, whole, again
 
     ((late, whole, again),) = engine.run(one())
@@ -301,7 +301,7 @@ def asked_of(draft, prompt, chunk, keep=None, cached=0):
         known = 0
         async with engine.session(prompt) as session:
             while known < len(draft) and known <= (len(draft) if keep is None else keep):
-                parts.append((await session.score(draft, behind=known)).log_probs)
+                parts.append((await session.score(draft, scored=known)).log_probs)
                 known += len(parts[-1])
 
     asyncio.run(one())

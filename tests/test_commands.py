@@ -418,7 +418,7 @@ ERRORS = {
     "replay": [["a.jsonl"]],
     "predict": [["nope"]],
     "advise": [["nope"], ["nope", "--roofline", "tpu"]],
-    "audit": [["nope"], ["rules", "--draws", "9"], ["rules", "--temperature", "0.5"]],
+    "audit": [["nope"], ["rules", "--samples", "9"], ["rules", "--temperature", "0.5"]],
     "check": [["nope"]],
     "certify": [["nope"], ["nope", "--policy", "nope", "--prompts", "nope"]],
     "validate": [["nope"]],

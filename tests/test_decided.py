@@ -20,7 +20,7 @@ from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.result_files import read_with_hash
 from tests.checkout import ROOT
-from tests.test_report import made_up_step
+from tests.test_report import step_of
 
 CELLS = {"grpo-vanilla": 1.0, "grpo-spec-l0": 0.4, "grpo-spec-l0.5": 0.3, "grpo-spec-linf": 0.1}
 STEPS, EPOCH, SECONDS = 30, 6, 36.0
@@ -36,7 +36,7 @@ def runs_of(blocks, seeds=6):
             lines[-1] |= {"manifest": f"results/tiny/runs/spec_rl/{cell}/seed{seed}/manifest.json"}
             lines[-1] |= {"initial": f"initial{seed}", "probe": ""}
             for number in range(STEPS):
-                step = made_up_step(cell, seed, number, EPOCH, share)
+                step = step_of(cell, seed, number, EPOCH, share)
                 steps.append(step | {"tokens_decoded": step["tokens_decoded"] * random.uniform(0.9, 1.1)})
             for step in (0, STEPS):
                 for name, role in (("arithmetic", "in-distribution"), ("arithmetic-longer", "out-of-distribution")):

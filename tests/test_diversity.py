@@ -11,6 +11,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
 
 from redraft.errors import UserError
+from redraft.evaluate import diversity
 from redraft.evaluate.diversity import (
     SELF_BLEU_SAMPLE,
     TrajectoryCounts,
@@ -161,7 +162,7 @@ def test_collapse_within_prompts_is_seen_within_them_and_hardly_in_a_sample_of_a
     assert distinct_within(ids, different) == 1.0
 
 
-def test_self_bleu_within_is_the_mean_over_a_sample_of_the_prompts_with_two_responses():
+def test_self_bleu_within_is_the_mean_over_a_sample_of_the_prompts_with_two_responses(monkeypatch):
     rng = np.random.default_rng(0)
     ids = [0, 1, 0, 2, 1, 1]
     rows = [rng.integers(0, 3, 9) for _ in ids]
@@ -169,8 +170,9 @@ def test_self_bleu_within_is_the_mean_over_a_sample_of_the_prompts_with_two_resp
     own = {prompt: self_bleu(group, stream(0, "any")) for prompt, group in groups.items()}
     assert own[0] != own[1]
     assert self_bleu_within(ids, Ragged.of(rows), stream(0, "test")) == pytest.approx((own[0] + own[1]) / 2)
-    drawn = [self_bleu_within(ids, Ragged.of(rows), stream(seed, "test"), sample=1) for seed in range(9)]
-    assert {round(value, 12) for value in drawn} == {round(value, 12) for value in own.values()}
+    monkeypatch.setattr(diversity, "SELF_BLEU_PROMPTS", 1)
+    sampled = [self_bleu_within(ids, Ragged.of(rows), stream(seed, "test")) for seed in range(9)]
+    assert {round(value, 12) for value in sampled} == {round(value, 12) for value in own.values()}
 
 
 def test_within_prompts_by_hand():

@@ -17,70 +17,37 @@ from redraft.analysis.figures.figure_drawing import draw, plot
 from redraft.analysis.figures.figure_parts import absent, whole_ticks, with_data
 from redraft.analysis.figures.points import reported_bars
 from redraft.config import Experiments, Figure
-from redraft.config.base import STEP_STAGES
 from redraft.config.figures import FigureFile
 from tests.measured import figure_data
+from tests.step_records import made_up_scores, made_up_step
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
 FIGURES = {figure.number: figure for figure in EXPERIMENTS.figures("spec_rl").figures}
 
 
-def step(cell, seed, number, steps_per_epoch, **values):
-    """One record: rollout time is the step's number from 1, and a tenth of the seed more."""
-    drafts = number >= steps_per_epoch
-    return {
-        "cell": cell,
-        "seed": seed,
-        "step": number,
-        "epoch": number // steps_per_epoch,
-        "training_step": number + 1,
-        "updated": True,
-        "informative": 0.5,
-        "tokens_decoded": 60.0,
-        "tokens_verified": 50.0,
-        "tokens_reused": 20.0 if drafts else 0.0,
-        "prefix_length": 10.0 if drafts else math.nan,
-        "full_reuse_ratio": 0.5 if drafts else math.nan,
-        "response_length": 20.0,
-        "token_age_epochs": 0.5,
-        "reward": 0.5,
-        "fresh_reward": 0.4,
-        "entropy": 0.3,
-        "kl": 0.01 * number,
-        "clip_fraction": 0.001,
-        "gradient_norm": 1.0,
-        "distinct_1": 0.1,
-        "self_bleu": 0.5,
-        "self_bleu_within": 0.4,
-        "distinct_within": 0.9,
-        "fresh_kl": 0.02,
-        "prefix_share": 0.5,
-        "rouge_1": 0.6 if drafts else math.nan,
-        "rouge_1_precision": 0.6,
-        "rouge_1_recall": 0.6,
-        "distinct_2": 0.3,
-        "distinct_trajectories": 2.0,
-        "trajectories_share": 0.9,
-        "token_age_steps": 1.0,
-        **{f"seconds.{stage}": number + 1 + seed / 10 for stage in (*STEP_STAGES, "total")},
-        **values,
-    }
-
-
 def made_up(cells, steps=6, change=lambda **_: {}):
-    """Runs of cells (name to steps an epoch), two seeds each; 60 of 100 right, and one more a seed."""
+    """Runs of cells (name to steps an epoch), two seeds each; 60 of 100 right, and one more a seed.
+
+    Rollout time is the step's number from 1, and a tenth of the seed more.
+    """
     keys = [(cell, seed) for cell in cells for seed in (0, 1)]
-    records = [step(c, s, i, cells[c], **change(cell=c, seed=s, number=i)) for c, s in keys for i in range(steps)]
+    records = []
+    for cell, seed in keys:
+        for i in range(steps):
+            drafts = i >= cells[cell]
+            tokens = {"tokens_verified": 50.0, "tokens_reused": 20.0 if drafts else 0.0}
+            values = tokens | change(cell=cell, seed=seed, number=i)
+            records.append(made_up_step(cell, seed, i, i // cells[cell], i + 1 + seed / 10, drafts, **values))
     runs = [{"cell": c, "seed": s, "fingerprint": "f", "seconds": 1.0, "manifest": f"{c}/{s}"} for c, s in keys]
-    benchmarks = (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution"))
-    scores = [
-        {"cell": c, "seed": s, "step": at, "benchmark": b, "role": r, "correct": 60 + s if at else 10, "total": 100}
+    benchmarks = {"arithmetic": "in-distribution", "arithmetic-minus": "out-of-distribution"}
+    results = [
+        line
         for c, s in keys
         for at in (0, steps)
-        for b, r in benchmarks
+        for line in made_up_scores(c, s, at, 60 + s if at else 10, benchmarks)
     ]
-    return Runs(pd.DataFrame(runs), pd.DataFrame(records), pd.DataFrame(scores))
+    return Runs(pd.DataFrame(runs), pd.DataFrame(records), pd.DataFrame(results))
 
 
 def line_of(data, panel, cell):

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from redraft.engines.torch import head as distributions
-from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
+from redraft.engines.torch.head import Head, check_heads, hidden_states
 from redraft.errors import UserError
 
 VOCABULARY = 19
@@ -76,13 +76,13 @@ def test_the_halves_are_the_whole(name, tokens):
     model = make(name)
     logits = Head(model)(hidden_states(model, input_ids=tokens))
     torch.testing.assert_close(logits, model(input_ids=tokens).logits)
-    refuse_other_heads(model)
+    check_heads(model)
 
 
 @torch.no_grad()
 def test_bfloat16_is_reduced_in_float32(tokens):
     model = make("qwen3").bfloat16()
-    refuse_other_heads(model)
+    check_heads(model)
     hidden = hidden_states(model, input_ids=tokens)[0, :-1]
     found, _ = Head(model).log_probs(hidden, tokens[0, 1:])
     distribution = model(input_ids=tokens[:1]).logits[0, :-1].float().log_softmax(-1)
@@ -98,7 +98,7 @@ def test_a_head_that_is_more_than_a_linear_layer_is_refused():
             return output
 
     with pytest.raises(UserError, match="how this model makes logits"):
-        refuse_other_heads(Doubled(MODELS["qwen3"][1]))
+        check_heads(Doubled(MODELS["qwen3"][1]))
 
 
 @pytest.mark.parametrize("at_once", [1, 3 * VOCABULARY, 1 << 20], ids=["one by one", "three", "all"])

@@ -46,7 +46,7 @@ async def serve(engine, name, patience):
     async with engine.session(prompt) as session:
         scores = np.zeros(0, np.float32)
         while len(scores) < len(draft):
-            scores = np.append(scores, (await session.score(draft, behind=len(scores))).log_probs)
+            scores = np.append(scores, (await session.score(draft, scored=len(scores))).log_probs)
         prefix = draft[: name % len(draft)]
         for _ in range(patience):
             await asyncio.sleep(0)

@@ -129,7 +129,7 @@ def test_an_unchanged_policy_accepts_its_own_tokens(rows, chunk, large, monkeypa
         async with engine.session(list(range(2, 4 + 7 * row))) as session:
             scores = np.zeros(0, np.float32)
             while len(scores) < len(draft):
-                scores = np.append(scores, (await session.score(draft, behind=len(scores))).log_probs)
+                scores = np.append(scores, (await session.score(draft, scored=len(scores))).log_probs)
             return scores
 
     decoded = engine.run(*map(decode, range(rows)))

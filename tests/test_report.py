@@ -26,12 +26,12 @@ from redraft.analysis.pages.cell_labels import cell_labels, with_labels
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
-from redraft.config.base import STEP_STAGES
 from redraft.files import read_json, write_json
 from redraft.layout import Layout
 from redraft.ops.workflow.fit import record_left_out
 from redraft.result_files import write_with_hash
 from tests.browser import dom
+from tests.step_records import made_up_scores, made_up_step
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = {name: benchmark.role for name, benchmark in Experiments(ROOT).preset("tiny").benchmarks.items()}
@@ -71,40 +71,13 @@ CASES = {
 }
 
 
-def made_up_step(cell, seed, number, per_epoch, share):
+def step_of(cell, seed, number, per_epoch, share):
     """One step's record; drafts save `1 - share` of the tokens from epoch 2 on."""
     drafts = number >= per_epoch and share < 1
     decoded = 100.0 * (share if drafts else 1)
-    return {
-        "cell": cell,
-        "seed": seed,
-        "step": number,
-        "epoch": number // per_epoch,
-        "training_step": number + 1,
-        "updated": True,
-        "informative": 0.5,
-        "tokens_decoded": decoded + seed,
-        "tokens_reused": 100 - decoded,
-        "tokens_verified": 50.0 if drafts else 0.0,
-        "prefix_length": 10.0 if drafts else math.nan,
-        "full_reuse_ratio": 0.5 if drafts else math.nan,
-        "response_length": 20.0,
-        "token_age_epochs": 0.5,
-        "reward": 0.5,
-        "fresh_reward": 0.4,
-        "entropy": 0.3,
-        "kl": 0.01,
-        "clip_fraction": 0.001,
-        "gradient_norm": 1.0,
-        "distinct_1": 0.1,
-        "self_bleu": 0.5,
-        "self_bleu_within": 0.4,
-        "distinct_within": 0.9,
-        "fresh_kl": 0.02,
-        "prefix_share": 0.5,
-        "rouge_1": 0.6 if number >= per_epoch else math.nan,
-        **{f"seconds.{stage}": decoded / 100 for stage in (*STEP_STAGES, "total")},
-    }
+    tokens = {"decoded": decoded + seed, "reused": 100 - decoded, "verified": 50.0 if drafts else 0.0}
+    columns = {f"tokens_{name}": count for name, count in tokens.items()}
+    return made_up_step(cell, seed, number, number // per_epoch, decoded / 100, drafts, **columns)
 
 
 def made_up(layout):
@@ -136,20 +109,9 @@ def made_up(layout):
                     "initial": str(manifest),
                 }
             )
-            steps.extend(made_up_step(cell, seed, number, per_epoch, share) for number in range(2 * per_epoch))
+            steps.extend(step_of(cell, seed, number, per_epoch, share) for number in range(2 * per_epoch))
             for at in (0, *range(10, run.steps, 10), run.steps):
-                for benchmark, role in BENCHMARKS.items():
-                    scores.append(
-                        {
-                            "cell": cell,
-                            "seed": seed,
-                            "step": at,
-                            "benchmark": benchmark,
-                            "role": role,
-                            "correct": 100 + at,
-                            "total": 800,
-                        }
-                    )
+                scores += made_up_scores(cell, seed, at, 100 + at, BENCHMARKS, 800)
     return Runs(pd.DataFrame(runs), pd.DataFrame(steps), pd.DataFrame(scores))
 
 

@@ -26,6 +26,7 @@ from redraft.config import CellTable, Column, Experiments, Row
 from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
 from tests.measured import table_source
+from tests.step_records import made_up_scores, made_up_step
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
@@ -36,6 +37,7 @@ TINY = EXPERIMENTS.preset("tiny")
 EVERY = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "tiny").trainer.evaluate_every
 STEPS = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "tiny").steps
 PER_EPOCH = 6
+BENCHMARKS = {name: benchmark.role for name, benchmark in TINY.benchmarks.items()}
 DENOMINATOR = {
     "amc23": 640,
     "aime24": 960,
@@ -57,42 +59,14 @@ def sheet(spec, cells):
 
 def steps_of(cell, seed, tokens, rollout, verification=0.0):
     """A run of the tiny preset: each step decodes `tokens`, and in epochs with drafts reuses 3 times as many."""
+    seconds = {"rollout": rollout, "verification": verification, "reward": 1.0}
     lines = []
     for i in range(STEPS):
         reuse = i >= PER_EPOCH and verification > 0
-        seconds = dict.fromkeys(STEP_STAGES, 0.0) | {"rollout": rollout, "verification": verification, "reward": 1.0}
-        lines.append(
-            {
-                "cell": cell,
-                "seed": seed,
-                "step": i,
-                "epoch": i // PER_EPOCH,
-                "training_step": i + 1,
-                "updated": True,
-                "tokens_decoded": tokens,
-                "tokens_verified": 0,
-                "tokens_reused": 3 * tokens if reuse else 0,
-                "prefix_length": float(i) if reuse else math.nan,
-                "full_reuse_ratio": 0.5 if reuse else math.nan,
-                "response_length": 20.0,
-                "token_age_epochs": 0.5,
-                "informative": 0.25,
-                "clip_fraction": 0.001,
-                "kl": 0.0,
-                "entropy": 0.3,
-                "reward": 0.5,
-                "fresh_reward": 0.4,
-                "distinct_1": 0.1,
-                "self_bleu": 0.5,
-                "self_bleu_within": 0.4,
-                "distinct_within": 0.9,
-                "fresh_kl": 0.02,
-                "prefix_share": 0.5,
-                "rouge_1": 0.6,
-                **{f"seconds.{name}": value for name, value in seconds.items()},
-                "seconds.total": sum(seconds.values()),
-            }
-        )
+        tokens_of_step = {"tokens_decoded": tokens, "tokens_reused": 3 * tokens if reuse else 0}
+        drafts = {"prefix_length": float(i)} if reuse else {}
+        others = {"informative": 0.25, "kl": 0.0}
+        lines.append(made_up_step(cell, seed, i, i // PER_EPOCH, seconds, reuse, **tokens_of_step, **drafts, **others))
     return lines
 
 
@@ -111,19 +85,8 @@ def make_runs(cells, seeds=(0, 1, 2)):
                 }
             )
             for step in (0, *range(EVERY, STEPS, EVERY), STEPS):
-                for name, benchmark in TINY.benchmarks.items():
-                    right = 10 if step == 0 else correct + step + seed
-                    scores.append(
-                        {
-                            "cell": cell,
-                            "seed": seed,
-                            "step": step,
-                            "benchmark": name,
-                            "role": benchmark.role,
-                            "correct": right,
-                            "total": 400,
-                        }
-                    )
+                right = 10 if step == 0 else correct + step + seed
+                scores += made_up_scores(cell, seed, step, right, BENCHMARKS, 400)
     return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
 
 

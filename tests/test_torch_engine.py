@@ -27,7 +27,7 @@ from transformers import (
 from redraft.engines.torch import head as distributions
 from redraft.engines.torch import kv_cache
 from redraft.engines.torch.engine import TorchEngine
-from redraft.engines.torch.head import refuse_unsupported
+from redraft.engines.torch.head import check_supported
 from redraft.engines.torch.loop import Outside
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
@@ -376,9 +376,9 @@ def test_a_model_with_full_attention_is_run(config, model, settings):
 def test_positions_that_a_pass_computes_and_drops_count_where_rotary_embeddings_change():
     """They would turn all responses of the pass."""
     model = LlamaForCausalLM(LlamaConfig(**TINY | {"rope_parameters": longrope(40)}))
-    refuse_unsupported(model, 38, lookahead=2)
+    check_supported(model, 38, lookahead=2)
     with pytest.raises(UserError, match="change with the length") as refused:
-        refuse_unsupported(model, 38, lookahead=3)
+        check_supported(model, 38, lookahead=3)
     assert refused.value.allowed.startswith("at most 40 positions")
 
 
@@ -579,9 +579,9 @@ def test_tops_and_draws_are_those_of_each_drafts_own_positions(qwen3, monkeypatc
         np.testing.assert_allclose(scores.log_probs, plain_log_probs(qwen3, job.prompt, job.draft), atol=1e-4)
         if job.name % 3:
             noise = gumbel(job.name, positions[:, None], np.arange(VOCABULARY)[None])
-            assert scores.drawn.tolist() == (distribution + noise).argmax(1).tolist()
+            assert scores.sampled.tolist() == (distribution + noise).argmax(1).tolist()
         else:
-            assert scores.drawn is None
+            assert scores.sampled is None
         if top := job.name % 4:
             np.testing.assert_allclose(scores.top.log_probs, -np.sort(-distribution, 1)[:, :top], atol=1e-4)
             np.testing.assert_allclose(

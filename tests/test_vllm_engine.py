@@ -273,7 +273,7 @@ def test_what_the_servers_would_cut_short_is_refused():
     [
         (lambda s: s.score(DRAFT, DRAFT[:, None]), Capability.OTHER_SCORES),
         (lambda s: s.decode(DRAFT[:2], 1, Gumbel(3)), Capability.GUMBEL),
-        (lambda s: s.score(DRAFT, draws=Gumbel(3)), Capability.GUMBEL),
+        (lambda s: s.score(DRAFT, noise=Gumbel(3)), Capability.GUMBEL),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )

@@ -406,7 +406,7 @@ def test_chunks_have_the_scores_of_whole_drafts_and_compute_little_twice(prompt,
     async def one():
         async with engine.session(shared.tolist()) as session:
             while sum(len(part.log_probs) for part in parts) < len(draft):
-                parts.append(await session.score(draft, top=top, behind=sum(len(part.log_probs) for part in parts)))
+                parts.append(await session.score(draft, top=top, scored=sum(len(part.log_probs) for part in parts)))
 
     vllm.run(one())
     np.testing.assert_allclose(np.concatenate([p.log_probs for p in parts]), whole.log_probs, atol=1e-5)

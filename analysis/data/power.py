@@ -37,7 +37,7 @@ class Detectable:
 
 
 @cache
-def standardized(blocks: int, level: float = LEVEL, power: float = POWER) -> float:
+def standardized(blocks: int, level: float = LEVEL) -> float:
     """Smallest detectable effect of a t-test over blocks, in standard deviations of a block; infinite for one block."""
     if blocks < 2:
         return math.inf
@@ -49,7 +49,7 @@ def standardized(blocks: int, level: float = LEVEL, power: float = POWER) -> flo
 
     # As large as the largest limit, a shift is beyond nearly all of them.
     shift = optimize.brentq(
-        lambda shift: np.mean(stats.norm.sf(limits - shift) + stats.norm.cdf(-limits - shift)) - power,
+        lambda shift: np.mean(stats.norm.sf(limits - shift) + stats.norm.cdf(-limits - shift)) - POWER,
         0.0,
         float(limits.max()) + 10,
     )

@@ -310,7 +310,7 @@ def _two_level(blocks: list[np.ndarray]) -> Interval:
     return Interval(float(low), float(high))
 
 
-def corrected(p_values: Sequence[float]) -> list[float]:
+def corrected(p_values: Sequence[float] | np.ndarray) -> list[float]:
     """p-values of a family of comparisons after Benjamini and Hochberg's correction of the false discovery rate.
 
     Those that are NaN stay so and do not count as comparisons.

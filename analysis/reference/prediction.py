@@ -14,6 +14,7 @@ from itertools import combinations
 import numpy as np
 from scipy import stats
 
+from redraft.analysis.data import statistics
 from redraft.analysis.data.statistics import LEVEL
 
 RELATIVE = 1e-9
@@ -93,10 +94,8 @@ def _p_of_equal_blocks(own: np.ndarray, published: np.ndarray) -> float:
 def corrected(p: np.ndarray) -> np.ndarray:
     """P-values after Benjamini and Hochberg's correction (1995) over those below 1; NaN and 1 stay as they are."""
     # What is equal in all blocks of both is no test.
-    tested, found = p < 1, p.copy()
-    if tested.any():
-        found[tested] = stats.false_discovery_control(p[tested])
-    return found
+    tested = p < 1
+    return np.where(tested, statistics.corrected(np.where(tested, p, np.nan)), p)
 
 
 def share_of_divisions(own: np.ndarray, published: np.ndarray, least: np.ndarray | float = 0.0) -> tuple[float, int]:

@@ -32,9 +32,7 @@ from redraft.layout import REOPENED, Layout, check_inside
 from redraft.result_files import record_derived
 
 
-def reopen(
-    folder: Path, output: Path, papers: list[str] | None = None, *, again: bool = False
-) -> tuple[Layout, dict[str, list[str]]]:
+def reopen(folder: Path, output: Path, *, again: bool = False) -> tuple[Layout, dict[str, list[str]]]:
     """Write the report of published results.
 
     Tables and claims are made again, from the collected runs, by the code and declarations of today. Figures are the
@@ -43,7 +41,6 @@ def reopen(
     Args:
         folder: published results, named after their preset.
         output: folder in which `results/<preset>` is made; existing results there are replaced.
-        papers: papers to include; all if None.
         again: whether to measure the collected runs again, but what needs rollouts, and to correct all p-values again.
             Else comparisons that were not declared or not possible before are not tested.
 
@@ -54,25 +51,20 @@ def reopen(
         UserError: if the published results are damaged, or the folder of results is not from an earlier call.
     """
     published = Published.read(folder)
-    chosen = [paper for paper in Experiments().papers if paper in published.records and paper in (papers or [paper])]
-    for paper in papers or ():
-        if paper not in published.records:
-            raise UserError(
-                "this paper is not published here", file=folder, key="paper", value=paper, allowed=published.records
-            )
+    papers = [paper for paper in Experiments().papers if paper in published.records]
     layout = Layout(folder.name, output / "results")
     _empty(layout.folder)
     try:
-        for paper in chosen:
+        for paper in papers:
             _unpack(published, paper, layout)
         with inside(output):
             if again:
-                for paper in chosen:
+                for paper in papers:
                     measure(folder.name, paper, keep=True)
-            _write(Layout(folder.name), published, chosen)
+            _write(Layout(folder.name), published, papers)
     finally:  # else what a failed call left could not be distinguished from results of a campaign
         write_atomically(layout.folder / REOPENED, "\n".join(sorted(_files(layout.folder))))
-    return layout, {paper: _differing(published, paper, layout) for paper in chosen}
+    return layout, {paper: _differing(published, paper, layout) for paper in papers}
 
 
 def _write(layout: Layout, published: Published, papers: list[str]) -> None:

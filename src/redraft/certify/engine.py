@@ -25,9 +25,9 @@ class EngineSampler:
         """Sample responses."""
 
         async def one(prompt: int, sample: int, call: int) -> Sampled:
-            draws = Inversion(streams.uniforms(self.seed, "certify", call, prompt, sample, count=max_tokens))
+            noise = Inversion(streams.uniforms(self.seed, "certify", call, prompt, sample, count=max_tokens))
             async with self.engine.session(prompts[prompt]) as session:
-                found = await session.decode(np.empty(0, np.int32), max_tokens, draws)
+                found = await session.decode(np.empty(0, np.int32), max_tokens, noise)
             return Sampled(found.tokens.tolist(), found.log_probs.tolist())
 
         self.calls += 1

@@ -16,8 +16,8 @@ from redraft.messages import echo
 
 if TYPE_CHECKING:
     from redraft.lab.advise.advice import Advice, Row
-    from redraft.lab.advise.ranking import Interval
     from redraft.lab.advise.replayed import Drafters
+    from redraft.lab.predict.jackknife import IntervalEstimate
 
 LEGEND = (
     "seconds: of one step's rollout; saved: saved share of plain decoding's seconds; passes: forward passes until the "
@@ -164,7 +164,7 @@ def _table(found: "Advice") -> str:
     return table(header, cells, left=["exact", "from"], wraps=["method"])
 
 
-def _percent(of: "Interval") -> str:
+def _percent(of: "IntervalEstimate") -> str:
     if not math.isfinite(of.value):
         return f"{100 * of.low:.0f} to {100 * of.high:.0f}" if math.isfinite(of.high) else "unknown"
     if of.low == of.high:  # plain decoding's

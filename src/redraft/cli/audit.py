@@ -30,7 +30,7 @@ def audit(
     parts: Annotated[
         list[AuditPart] | None, typer.Argument(help="rules, samplers, vllm-samplers or vllm; the first two if empty.")
     ] = None,
-    draws: Annotated[
+    samples: Annotated[
         int, typer.Option(help="Responses per sampler; 0 for the number that the stated power requires.", min=0)
     ] = 0,
     temperature: Annotated[float, typer.Option(help="Temperature of the sampled responses.", min=0.01, max=2)] = 1.0,
@@ -48,11 +48,11 @@ def audit(
                 value=temperature,
                 allowed=f"1, or the parts {AuditPart.SAMPLERS} and {AuditPart.VLLM_SAMPLERS}",
             )
-    if draws and not {AuditPart.SAMPLERS, AuditPart.VLLM_SAMPLERS}.intersection(chosen):
+    if samples and not {AuditPart.SAMPLERS, AuditPart.VLLM_SAMPLERS}.intersection(chosen):
         raise UserError(
             "these parts have a fixed number of responses, or none",
-            key="--draws",
-            value=draws,
+            key="--samples",
+            value=samples,
             allowed=f"0, or the parts {AuditPart.SAMPLERS} and {AuditPart.VLLM_SAMPLERS}",
         )
     for part in chosen:
@@ -60,9 +60,9 @@ def audit(
             case AuditPart.RULES:
                 tables[part] = _rules()
             case AuditPart.SAMPLERS:
-                tables[part] = _samplers(draws, temperature)
+                tables[part] = _samplers(samples, temperature)
             case AuditPart.VLLM_SAMPLERS:
-                tables[part] = _vllm_samplers(draws, temperature)
+                tables[part] = _vllm_samplers(samples, temperature)
             case AuditPart.VLLM:
                 tables[part] = _vllm()
         # Each table as soon as its part ends; a JSON document is complete or absent.
@@ -73,7 +73,7 @@ def audit(
             echo(f"{filled(note)}\n\n{lines}\n")
     if as_json:
         rows = [{"part": str(part)} | row for part, (_, rows, _) in tables.items() for row in rows]
-        request = {"parts": [str(part) for part in tables], "draws": draws, "temperature": temperature}
+        request = {"parts": [str(part) for part in tables], "samples": samples, "temperature": temperature}
         echo(document("audit", request, rows, [note for note, *_ in tables.values()]))
     if not all(passed for *_, passed in tables.values()):
         sys.exit(1)
@@ -108,15 +108,15 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
     return note, rows, all(f.passes for f in results)
 
 
-def _samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
+def _samplers(samples: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import samplers
 
     models = samplers.policies()
-    audit_one = lambda sampler: samplers.audit(sampler, models, draws or None, temperature=temperature)  # noqa: E731
-    return _audit_each(samplers.samplers(), audit_one, draws)
+    audit_one = lambda sampler: samplers.audit(sampler, models, samples or None, temperature=temperature)  # noqa: E731
+    return _audit_each(samplers.samplers(), audit_one, samples)
 
 
-def _vllm_samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
+def _vllm_samplers(samples: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     _require_vllm(AuditPart.VLLM_SAMPLERS)
     from redraft.lab.audit import samplers, tiny_models, vllm_samplers
 
@@ -124,12 +124,14 @@ def _vllm_samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, 
     policies = [tiny_models.ModelPolicy(samplers.SPACE, model, temperature) for model in models]
     with vllm_samplers.serving(models, temperature=temperature) as engines:
         return _audit_each(
-            vllm_samplers.samplers(), lambda one: samplers.audit_engines(one, engines, policies, draws or None), draws
+            vllm_samplers.samplers(),
+            lambda one: samplers.audit_engines(one, engines, policies, samples or None),
+            samples,
         )
 
 
 def _audit_each(
-    all_samplers: Iterable["AuditedSampler"], audit_one: Callable[["AuditedSampler"], "SamplerTest"], draws: int
+    all_samplers: Iterable["AuditedSampler"], audit_one: Callable[["AuditedSampler"], "SamplerTest"], samples: int
 ) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import goodness, samplers
 
@@ -152,7 +154,7 @@ def _audit_each(
         }
         for f in results
     ]
-    samples = draws or samplers.SAMPLES
+    samples = samples or samplers.SAMPLES
     # A lower bound, so the note rounds it down.
     power = goodness.power(samples, len(samplers.SPACE.responses), samplers.DISTANCE)
     note = (

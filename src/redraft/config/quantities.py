@@ -6,7 +6,7 @@ so that a misspelled one is reported before anything is trained.
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Annotated, Any
 
@@ -159,11 +159,11 @@ def step_quantities() -> frozenset[str]:
     return fields() | set(DERIVED)
 
 
-def similar(name: str, known: Iterable[str], forms: Sequence[str] = ()) -> str:
-    """The names closest to `name`; all known names and forms if none is close."""
+def similar(name: str, known: Iterable[str]) -> str:
+    """The names closest to `name`; all known names if none is close."""
     names = list(known)
     close = near(name, names)
-    return ", ".join(close if len(close) < len(names) else [*sorted(names), *forms])
+    return ", ".join(close if len(close) < len(names) else sorted(names))
 
 
 def bounds_of_step(quantity: str) -> Bounds:

@@ -52,24 +52,24 @@ def checked(log_probs: np.ndarray) -> np.ndarray:
     return log_probs.copy()
 
 
-def chunk_end(length: int, behind: int | None, chunk: int | None) -> int:
+def chunk_end(length: int, scored: int | None, chunk: int | None) -> int:
     """End of the next chunk of a draft, in tokens from its start.
 
     A rest shorter than half a chunk joins the chunk before it, since a pass has a fixed cost.
 
     Args:
         length: of the draft, tokens.
-        behind: tokens that are scored already; None to score all at once.
+        scored: tokens that are scored already; None to score all at once.
         chunk: tokens of a chunk; None for the whole draft.
 
     Raises:
         ValueError: if nothing is left to score.
     """
-    if not 0 <= (behind or 0) < length:
-        raise ValueError(f"a draft of {length} tokens has nothing to score after {behind or 0}")
-    if behind is None or chunk is None:
+    if not 0 <= (scored or 0) < length:
+        raise ValueError(f"a draft of {length} tokens has nothing to score after {scored or 0}")
+    if scored is None or chunk is None:
         return length
-    end = behind + chunk
+    end = scored + chunk
     return end if 2 * (length - end) >= chunk else length
 
 

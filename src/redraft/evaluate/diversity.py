@@ -67,8 +67,8 @@ def _distinct(values: np.ndarray) -> float:
     return (1 + np.count_nonzero(ordered[1:] != ordered[:-1])) / len(values)
 
 
-def self_bleu(responses: Ragged, generator: np.random.Generator, sample: int = SELF_BLEU_SAMPLE) -> float:
-    """Mean sentence BLEU of each response in a random sample against the others in the sample.
+def self_bleu(responses: Ragged, generator: np.random.Generator) -> float:
+    """Mean sentence BLEU of each response in a random sample of `SELF_BLEU_SAMPLE` against the others in the sample.
 
     The score is sacrebleu's BLEU-4 with its smoothing (`exp`). The effective order serves responses of fewer than four
     tokens.
@@ -76,8 +76,6 @@ def self_bleu(responses: Ragged, generator: np.random.Generator, sample: int = S
     Args:
         responses: the responses of a step.
         generator: chooses the sample, without replacement.
-        sample: largest size of the sample. Values for different sizes cannot be compared, since more references match
-            more.
 
     Returns:
         0 to 1; 0 for fewer than two responses.
@@ -85,12 +83,10 @@ def self_bleu(responses: Ragged, generator: np.random.Generator, sample: int = S
     if len(responses) < 2:
         return 0.0
     rows = responses.rows()
-    return _mean_bleu([rows[i] for i in generator.permutation(len(rows))[:sample]])
+    return _mean_bleu([rows[i] for i in generator.permutation(len(rows))[:SELF_BLEU_SAMPLE]])
 
 
-def self_bleu_within(
-    prompts: Sequence[int], responses: Ragged, generator: np.random.Generator, sample: int = SELF_BLEU_PROMPTS
-) -> float:
+def self_bleu_within(prompts: Sequence[int], responses: Ragged, generator: np.random.Generator) -> float:
     """Mean sentence BLEU of each response against the other responses to its prompt, over a random sample of prompts.
 
     1 means that all responses to a prompt are the same. The score is that of `self_bleu`. Values are comparable only
@@ -100,13 +96,12 @@ def self_bleu_within(
         prompts: prompt of each response.
         responses: the responses of a step.
         generator: chooses the prompts, without replacement, among those with at least two responses.
-        sample: largest number of prompts.
 
     Returns:
         0 to 1; NaN if no prompt has two responses.
     """
     groups = _groups(prompts, responses)
-    chosen = generator.permutation(len(groups))[:sample]
+    chosen = generator.permutation(len(groups))[:SELF_BLEU_PROMPTS]
     return float(np.mean([_mean_bleu(groups[i]) for i in chosen])) if groups else math.nan
 
 

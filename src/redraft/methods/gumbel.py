@@ -69,11 +69,11 @@ def coupled(fresh_every: int) -> tuple["DraftVerifier", "SamplingNumbers"]:
 
     async def verifier(draft: "Rollout", session: "Session", task: "Task", context: "RolloutContext") -> "Verification":
         def judge(scores: "Scores", positions: slice) -> int:
-            assert scores.drawn is not None
-            return first_difference(draft.tokens[positions], scores.drawn)
+            assert scores.sampled is not None
+            return first_difference(draft.tokens[positions], scores.sampled)
 
         noise = numbers(draft.prompt, draft.sample, draft.length, task, context)
-        kept, scores = await verify(draft.tokens, session, context, judge, draws=noise)
+        kept, scores = await verify(draft.tokens, session, context, judge, noise=noise)
         # No residual: decoding with the same noise samples the token that differed.
         return Verification(kept, scores.log_probs[:kept], len(scores.log_probs))
 

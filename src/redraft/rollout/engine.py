@@ -34,7 +34,7 @@ class Gumbel:
     key: int
 
 
-Draws = Inversion | Gumbel
+Noise = Inversion | Gumbel
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +60,13 @@ class Scores:
             -inf for one that is not in it.
         others: float32 (n, k), of the requested other tokens at each position; None if none were requested.
         top: top-k log-probs at each position, if requested.
-        drawn: int32 (n,), tokens that the policy samples at the draft's positions, if noise was given.
+        sampled: int32 (n,), tokens that the policy samples at the draft's positions, if noise was given.
     """
 
     log_probs: np.ndarray
     others: np.ndarray | None = None
     top: TopLogProbs | None = None
-    drawn: np.ndarray | None = None
+    sampled: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +96,8 @@ class Session(Protocol):
         draft: np.ndarray,
         at: np.ndarray | None = None,
         top: int = 0,
-        draws: Gumbel | None = None,
-        behind: int | None = None,
+        noise: Gumbel | None = None,
+        scored: int | None = None,
     ) -> Scores:
         """Score a draft under the current policy, or its next chunk, in one parallel pass.
 
@@ -106,14 +106,19 @@ class Session(Protocol):
             at: int32 (n, k), other tokens at each position, whose log-probabilities are requested too
                 (`Capability.OTHER_SCORES`).
             top: most probable tokens to report at each position (`Capability.TOP_LOG_PROBS`).
-            draws: noise with which the policy samples a token at each of the draft's positions (`Capability.GUMBEL`).
-            behind: leading tokens that this session has scored, below n. Scores are then of the next chunk alone, which
+            noise: noise with which the policy samples a token at each of the draft's positions (`Capability.GUMBEL`).
+            scored: leading tokens that this session has scored, below n. Scores are then of the next chunk alone, which
                 is as long as the engine likes, and nothing is computed after it. None for the whole draft.
         """
         ...
 
     async def decode(
-        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+        self,
+        prefix: np.ndarray,
+        max_new_tokens: int,
+        noise: Noise,
+        first: Residual | None = None,
+        top: int = 0,
     ) -> Continuation:
         """Sample after prompt and prefix until a stop token or `max_new_tokens`.
 
@@ -123,7 +128,7 @@ class Session(Protocol):
         Args:
             prefix: int32 (n,), a prefix of what was scored or decoded, or empty.
             max_new_tokens: at least 1.
-            draws: random numbers (`Capability.GUMBEL` for Gumbel noise).
+            noise: random numbers (`Capability.GUMBEL` for Gumbel noise).
             first: distribution of the first token (`Capability.RESIDUAL`); the policy's if None.
             top: most probable tokens to report with each sampled one (`Capability.TOP_LOG_PROBS`).
         """

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from redraft.config.model import TinyModel
-from redraft.engines.torch.head import refuse_changing_rotation
+from redraft.engines.torch.head import check_constant_rotation
 from redraft.errors import UserError
 from redraft.files import atomic_folder, write_json
 from redraft.train.model_files import (
@@ -226,8 +226,8 @@ def parameters(path: Path | str, revision: str | None = None) -> int:
 
 
 def check_rotation(path: Path | str, positions: int) -> None:
-    """Reject a model whose rotary embeddings change within `positions` positions (`refuse_changing_rotation`)."""
-    refuse_changing_rotation(load_config(path), positions, path)
+    """Reject a model whose rotary embeddings change within `positions` positions (`check_constant_rotation`)."""
+    check_constant_rotation(load_config(path), positions, path)
 
 
 def ends(path: Path | str, tokenizer: Any, revision: str | None = None) -> frozenset[int]:

@@ -37,7 +37,7 @@ from transformers import PreTrainedModel
 from redraft.config.capability import Capability
 from redraft.engines.requests import Usage, check_capabilities, checked, chunk_end
 from redraft.engines.torch.graphs import CudaCapture, Graphs, Shape, capturable
-from redraft.engines.torch.head import Head, distributions, hidden_states, refuse_unsupported
+from redraft.engines.torch.head import Head, check_supported, distributions, hidden_states
 from redraft.engines.torch.invariant import invariant_passes
 from redraft.engines.torch.kv_cache import SlotCache, slot_attention
 from redraft.engines.torch.loop import Activity, Outside, in_new_loop, now, run_to_end
@@ -46,7 +46,7 @@ from redraft.engines.torch.row_table import Admission, DecodeRequest, RowTable, 
 from redraft.engines.torch.sampling import gumbel, keys_of, log_probs_of, sample, sample_specially
 from redraft.errors import UserError
 from redraft.ops.locking.termination import exit_deferred
-from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
+from redraft.rollout.engine import Continuation, Gumbel, Inversion, Noise, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
 from redraft.selfspec.controller import extend
 
@@ -110,7 +110,7 @@ class TorchEngine:
         bitwise: bool = False,
         autocast: torch.dtype | None = None,
     ) -> None:
-        refuse_unsupported(model, max_length, lookahead)
+        check_supported(model, max_length, lookahead)
         # At temperature 0 the argmax is sampled, which no other temperature of the head would change.
         self.model, self.head = model, Head(model, temperature or 1.0)
         self.stops, self.max_rows, self.chunk = frozenset(stops), max_rows, chunk
@@ -494,8 +494,8 @@ class TorchSession:
         draft: np.ndarray,
         at: np.ndarray | None = None,
         top: int = 0,
-        draws: Gumbel | None = None,
-        behind: int | None = None,
+        noise: Gumbel | None = None,
+        scored: int | None = None,
     ) -> Scores:
         """Score a draft or its next chunk; it replaces what the session had in the cache after the tokens before it.
 
@@ -505,21 +505,26 @@ class TorchSession:
         """
         if self._engine.truncates:
             raise ValueError("a draft cannot be scored under top-p sampling or at temperature 0")
-        check_capabilities(self._engine.capabilities, others=at is not None, noise=draws is not None, top=top)
+        check_capabilities(self._engine.capabilities, others=at is not None, noise=noise is not None, top=top)
         if at is not None and (at.ndim != 2 or len(at) != len(draft)):
             raise ValueError(f"shapes do not fit: {draft.shape}, {at.shape}")
-        first, end = behind or 0, chunk_end(len(draft), behind, self._engine.chunk)
+        first, end = scored or 0, chunk_end(len(draft), scored, self._engine.chunk)
         sequence = self._state.prompt + draft[:end].tolist()
         # A further chunk needs all tokens in the cache but the one before it, which is fed again. A first chunk starts
         # from slot 0, and a session with a row would not get a prefill.
         self._keep(sequence[: len(self._state.prompt) + first - 1] if first else None)
         answer: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
         top, others = min(top, self._engine.vocabulary), None if at is None else at[first:end]
-        request = ScoreRequest(self._state, sequence, draft, slice(first, end), others, top, draws, answer)
-        return await self._ask(request, 0)
+        request = ScoreRequest(self._state, sequence, draft, slice(first, end), others, top, noise, answer)
+        return await self._request(request, 0)
 
     async def decode(
-        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+        self,
+        prefix: np.ndarray,
+        max_new_tokens: int,
+        noise: Noise,
+        first: Residual | None = None,
+        top: int = 0,
     ) -> Continuation:
         """Sample after prompt and prefix.
 
@@ -530,7 +535,7 @@ class TorchSession:
             UserError: if a log-probability is NaN, or for what the engine lacks while it truncates the policy.
             ValueError: if there are too few uniforms, the sequence is too long, or shapes do not fit.
         """
-        uniforms, key = (draws.uniforms, None) if isinstance(draws, Inversion) else (None, draws.key)
+        uniforms, key = (noise.uniforms, None) if isinstance(noise, Inversion) else (None, noise.key)
         check_capabilities(self._engine.capabilities, residual=first is not None, noise=key is not None, top=top)
         if max_new_tokens < 1 or (uniforms is not None and len(uniforms) < max_new_tokens):
             raise ValueError(f"decoding needs at least one token and as many uniforms, got {max_new_tokens}")
@@ -542,7 +547,7 @@ class TorchSession:
         cached, top = len(sequence) - 1 if self._state.cached else 0, min(top, self._engine.vocabulary)
         answer: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
         request = DecodeRequest(self._state, sequence, max_new_tokens, uniforms, key, first, top, answer, cached)
-        return await self._ask(request, max_new_tokens)
+        return await self._request(request, max_new_tokens)
 
     def _keep(self, before: list[int] | None) -> None:
         """Keep the session's row if it begins with the tokens `before`, else free it; None always frees it."""
@@ -551,7 +556,7 @@ class TorchSession:
         if before is None or before != self._state.cached[: len(before)]:
             self._engine.release(self._state)
 
-    async def _ask(self, request: Any, new_tokens: int) -> Any:
+    async def _request(self, request: Any, new_tokens: int) -> Any:
         """Queue a request and wait for its answer; a cancelled one gives the row back."""
         state, max_length = self._state, self._engine.max_length
         state.request = request

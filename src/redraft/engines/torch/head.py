@@ -158,7 +158,7 @@ def hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
     return model.base_model(**inputs).last_hidden_state
 
 
-def refuse_other_heads(model: PreTrainedModel) -> None:
+def check_heads(model: PreTrainedModel) -> None:
     """Raise a UserError for a model whose logits differ from what `Head` computes from its hidden states."""
     # Two tokens, as the hidden states of a padding token may be 0.
     tokens = torch.arange(2, device=model.device)[None]
@@ -174,7 +174,7 @@ def refuse_other_heads(model: PreTrainedModel) -> None:
         )
 
 
-def refuse_changing_rotation(config: Any, positions: int, file: Path | str | None = None) -> None:
+def check_constant_rotation(config: Any, positions: int, file: Path | str | None = None) -> None:
     """Reject rotary embeddings that change within `positions` positions: `longrope` (the Phi-3 family) and `dynamic`.
 
     Beyond the model's original length they use other frequencies, chosen by the longest sequence of a pass. Cached keys
@@ -200,7 +200,7 @@ def refuse_changing_rotation(config: Any, positions: int, file: Path | str | Non
             )
 
 
-def refuse_unsupported(model: PreTrainedModel, max_length: int, lookahead: int = 0) -> None:
+def check_supported(model: PreTrainedModel, max_length: int, lookahead: int = 0) -> None:
     """Reject a model that the engine would compute wrongly, for prompts and responses of `max_length` tokens.
 
     Args:
@@ -212,7 +212,7 @@ def refuse_unsupported(model: PreTrainedModel, max_length: int, lookahead: int =
             its configuration.
     """
     config = model.config
-    refuse_changing_rotation(config, max_length + lookahead)
+    check_constant_rotation(config, max_length + lookahead)
     kinds = set(getattr(config, "layer_types", None) or ())
     windowed = getattr(config, "use_sliding_window", not kinds)  # some models have only the window's length
     unsupported = {
@@ -237,4 +237,4 @@ def refuse_unsupported(model: PreTrainedModel, max_length: int, lookahead: int =
             value=positions,
             allowed=f"at least {max_length}, or shorter responses",
         )
-    refuse_other_heads(model)
+    check_heads(model)

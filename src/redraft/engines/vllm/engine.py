@@ -40,7 +40,7 @@ import numpy as np
 from redraft.config.capability import Capability
 from redraft.engines.requests import Usage, check_capabilities, checked, chunk_end
 from redraft.errors import UserError
-from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
+from redraft.rollout.engine import Continuation, Gumbel, Inversion, Noise, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
 
 SAMPLING = {"top_p": 1.0, "top_k": -1, "detokenize": False}
@@ -135,8 +135,8 @@ class VLLMSession:
         draft: np.ndarray,
         at: np.ndarray | None = None,
         top: int = 0,
-        draws: Gumbel | None = None,
-        behind: int | None = None,
+        noise: Gumbel | None = None,
+        scored: int | None = None,
     ) -> Scores:
         """Score the tokens of a draft or of its next chunk; with `top`, only those within the top of the distribution.
 
@@ -145,8 +145,8 @@ class VLLMSession:
                 log-probability is NaN.
             RuntimeError: if the request was aborted.
         """
-        check_capabilities(self._engine.capabilities, others=at is not None, noise=draws is not None, top=top)
-        first, end = behind or 0, chunk_end(len(draft), behind, self._engine.chunk)
+        check_capabilities(self._engine.capabilities, others=at is not None, noise=noise is not None, top=top)
+        first, end = scored or 0, chunk_end(len(draft), scored, self._engine.chunk)
         if end < len(draft):
             shift = (len(self._prompt) + end - 1) % BLOCK
             # One token after a whole block (see Chunks above), unless nothing is left of the chunk then.
@@ -163,7 +163,12 @@ class VLLMSession:
         return scores_of(rows, draft[first:end], top)
 
     async def decode(
-        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+        self,
+        prefix: np.ndarray,
+        max_new_tokens: int,
+        noise: Noise,
+        first: Residual | None = None,
+        top: int = 0,
     ) -> Continuation:
         """Sample after prompt and prefix until a stop token or `max_new_tokens`.
 
@@ -174,17 +179,17 @@ class VLLMSession:
             RuntimeError: if a request was aborted, or ended early for another reason.
         """
         check_capabilities(
-            self._engine.capabilities, residual=first is not None, noise=isinstance(draws, Gumbel), top=top
+            self._engine.capabilities, residual=first is not None, noise=isinstance(noise, Gumbel), top=top
         )
-        assert isinstance(draws, Inversion)
-        if max_new_tokens < 1 or len(draws.uniforms) < min(max_new_tokens, 1 if first is None else 2):
+        assert isinstance(noise, Inversion)
+        if max_new_tokens < 1 or len(noise.uniforms) < min(max_new_tokens, 1 if first is None else 2):
             raise ValueError(f"decoding needs at least one token and one uniform, got {max_new_tokens}")
         with self._engine.decoding.running():
             if first is None:
-                continuation = await self._sample(prefix, max_new_tokens, draws.uniforms[0])
+                continuation = await self._sample(prefix, max_new_tokens, noise.uniforms[0])
             else:
                 bias = bias_of(first, self._engine.temperature)
-                continuation = await sample_after_bias(self._sample, prefix, max_new_tokens, draws, bias)
+                continuation = await sample_after_bias(self._sample, prefix, max_new_tokens, noise, bias)
         if not top:
             return continuation
         # Everything is in the prefix cache, whose positions cannot be scored, so the request ignores it.
@@ -199,7 +204,7 @@ class VLLMSession:
             "extra_args": {"scored_from": len(self._prompt) - 1 + first},
             "skip_reading_prefix_cache": not cached,
         }
-        return rows_of(await self._ask(response, 1, SCORING | settings), len(response) - first, top)
+        return rows_of(await self._request(response, 1, SCORING | settings), len(response) - first, top)
 
     async def _sample(self, prefix: np.ndarray, max_tokens: int, uniform: float, **further: Any) -> Continuation:
         """Sample up to `max_tokens` tokens after a prefix, with further settings of vLLM."""
@@ -213,10 +218,10 @@ class VLLMSession:
             "stop_token_ids": sorted(self._engine.stops),
             **further,
         }
-        output = await self._ask(prefix, max_tokens, settings)
+        output = await self._request(prefix, max_tokens, settings)
         return continuation_of(output, self._engine.stops, max_tokens)
 
-    async def _ask(self, response: np.ndarray, max_tokens: int, settings: dict[str, Any]) -> Output:
+    async def _request(self, response: np.ndarray, max_tokens: int, settings: dict[str, Any]) -> Output:
         """Serve a request whose prompt is ours and a response so far."""
         tokens = [*self._prompt, *response.tolist()]
         if len(tokens) + max_tokens > self._engine.max_length:
@@ -238,7 +243,7 @@ async def sample_after_bias(
     sample: Callable[..., Awaitable[Continuation]],
     prefix: np.ndarray,
     max_tokens: int,
-    draws: Inversion,
+    noise: Inversion,
     bias: dict[int, float],
 ) -> Continuation:
     """Sample a first token with biases of the logits, such as those of a residual, and the others without.
@@ -246,10 +251,10 @@ async def sample_after_bias(
     Args:
         sample: a session's `_sample`.
     """
-    one = await sample(prefix, 1, draws.uniforms[0], logit_bias=bias)
+    one = await sample(prefix, 1, noise.uniforms[0], logit_bias=bias)
     if max_tokens == 1 or one.finish is Finish.EOS:
         return one
-    rest = await sample(np.concatenate([prefix, one.tokens]), max_tokens - 1, draws.uniforms[1])
+    rest = await sample(np.concatenate([prefix, one.tokens]), max_tokens - 1, noise.uniforms[1])
     tokens, log_probs = (np.concatenate([getattr(c, name) for c in (one, rest)]) for name in ("tokens", "log_probs"))
     return Continuation(tokens, log_probs, rest.finish, one.cached)
 

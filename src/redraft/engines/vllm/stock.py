@@ -27,7 +27,7 @@ from redraft.engines.vllm.engine import (
     scores_of,
     seed_of,
 )
-from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Scores
+from redraft.rollout.engine import Continuation, Inversion, Noise, Residual, Scores
 from redraft.rollout.types import TopLogProbs
 
 MAX_LOGPROBS = 20
@@ -106,8 +106,8 @@ class StockSession:
         draft: np.ndarray,
         at: np.ndarray | None = None,
         top: int = 0,
-        draws: Any = None,
-        behind: int | None = None,
+        noise: Any = None,
+        scored: int | None = None,
     ) -> Scores:
         """Score a whole draft; see `redraft.rollout.engine.Session.score`.
 
@@ -115,7 +115,7 @@ class StockSession:
             UserError: for other tokens or Gumbel noise, or if a log-probability is NaN.
             RuntimeError: if the answer is not the draft's scores, or the request was aborted.
         """
-        check_capabilities(self._engine.capabilities, others=at is not None, noise=draws is not None, top=top)
+        check_capabilities(self._engine.capabilities, others=at is not None, noise=noise is not None, top=top)
         rows = self._rows_of_draft = await self._rows(draft, top)
         if not top and not np.array_equal(rows.tokens[:, 0], draft):
             raise RuntimeError("vLLM scored other tokens than the draft's")
@@ -124,7 +124,12 @@ class StockSession:
         return scores
 
     async def decode(
-        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+        self,
+        prefix: np.ndarray,
+        max_new_tokens: int,
+        noise: Noise,
+        first: Residual | None = None,
+        top: int = 0,
     ) -> Continuation:
         """Sample after prompt and prefix; see `redraft.rollout.engine.Session.decode`.
 
@@ -133,12 +138,12 @@ class StockSession:
             OtherEndError: if the response ended neither with a stop token nor at its limit, or went on after a stop.
             RuntimeError: if a request was aborted.
         """
-        assert isinstance(draws, Inversion)
+        assert isinstance(noise, Inversion)
         check_capabilities(self._engine.capabilities, residual=first is not None, top=top)
         if first is None:
-            sampled = await self._sample(prefix, max_new_tokens, draws.uniforms[0])
+            sampled = await self._sample(prefix, max_new_tokens, noise.uniforms[0])
         else:
-            sampled = await sample_after_bias(self._sample, prefix, max_new_tokens, draws, bias_of(first))
+            sampled = await sample_after_bias(self._sample, prefix, max_new_tokens, noise, bias_of(first))
             sampled = self._under_policy(sampled, first, len(prefix)) if self._engine.biased else sampled
         if not top:
             return sampled
@@ -154,7 +159,7 @@ class StockSession:
     async def _sample(self, prefix: np.ndarray, max_tokens: int, uniform: float, **further: Any) -> Continuation:
         """Sample up to `max_tokens` tokens after a prefix, with further settings of vLLM."""
         seed = {"seed": seed_of(uniform)} if self._engine.seeded else {}
-        output = await self._ask(
+        output = await self._request(
             prefix, self._engine.sampling | {"max_tokens": max_tokens, "logprobs": True} | seed | further
         )
         (*others, last), stops = output.token_ids, self._engine.stops
@@ -172,7 +177,7 @@ class StockSession:
         log-probability -inf; callers cut it before they store the response as a draft.
         """
         fit = response[: max(0, self._engine.max_length - len(self._prompt) - 1)]
-        output = await self._ask(fit, SCORING | {"prompt_logprobs": top})
+        output = await self._request(fit, SCORING | {"prompt_logprobs": top})
         # Taken out of the answer, whose lists have an object per number, while the session keeps its answers.
         log_probs, ids = (output.extra_fields.pop(name, None) or [] for name in ("prompt_logprobs", "prompt_ids"))
         # Row j scores token j + 1, and the client adds one without a meaning.
@@ -186,7 +191,7 @@ class StockSession:
         pad = ((0, missing), (0, 0))
         return TopLogProbs(np.pad(tokens, pad, constant_values=-1), np.pad(scores, pad, constant_values=-np.inf))
 
-    async def _ask(self, response: np.ndarray, params: dict[str, Any]) -> Output:
+    async def _request(self, response: np.ndarray, params: dict[str, Any]) -> Output:
         """Serve a request whose prompt is ours and a response so far."""
         output = await self._engine.client.generate(
             self._request_id,

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.lab.advise.ranking import Interval, MethodSeconds, ranked
+from redraft.lab.advise.ranking import MethodSeconds, ranked
 from redraft.lab.advise.recorded import read_recorded
 from redraft.lab.advise.replayed import Drafters
 from redraft.lab.advise.sample import NGRAM, ONE_HOT, PLAIN, SUFFIX, work_of
 from redraft.lab.advise.unmeasured import DrafterSavings, savings
 from redraft.lab.advise.work import Device
+from redraft.lab.predict.jackknife import IntervalEstimate
 from redraft.lab.predict.saved_run import SavedRun
 
-UNKNOWN = Interval(np.nan, np.nan, np.nan)
+UNKNOWN = IntervalEstimate(np.nan, np.nan, np.nan)
 REPLAYED = {PLAIN, NGRAM, SUFFIX, ONE_HOT}
 """Methods whose work follows from tokens exactly."""
 
@@ -34,8 +35,8 @@ class Row:
     exact: bool
     source: str
     tied: bool
-    seconds: Interval
-    saved: Interval
+    seconds: IntervalEstimate
+    saved: IntervalEstimate
     passes: float
 
 
@@ -114,7 +115,7 @@ def fastest(times: Sequence[MethodSeconds], exact: Mapping[str, bool]) -> Method
 def _of_drafter(one: DrafterSavings, plain: float, best: MethodSeconds) -> Row:
     if one.unknown:
         return Row(one.method, True, "unknown", False, UNKNOWN, one.saved, np.nan)
-    seconds = Interval(*(plain * (1 - share) for share in (one.saved.value, one.saved.high, one.saved.low)))
+    seconds = IntervalEstimate(*(plain * (1 - share) for share in (one.saved.value, one.saved.high, one.saved.low)))
     return Row(one.method, True, "measured", seconds.low <= best.seconds.high, seconds, one.saved, np.nan)
 
 

@@ -12,21 +12,13 @@ import numpy as np
 
 from redraft.lab.advise.sample import PLAIN
 from redraft.lab.advise.work import Column, Device, Work
+from redraft.lab.predict.jackknife import IntervalEstimate
 from redraft.rollout.streams import stream
 
 REPLICATES = 400
 LEVEL = 0.95
 COMPOSITIONS = 8
 """Random divisions of the prompts into batches, whose mean is the prediction."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with the ends of its 95 % interval; the ends are NaN for a single prompt."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +33,8 @@ class MethodSeconds:
     """
 
     method: str
-    seconds: Interval
-    saved: Interval
+    seconds: IntervalEstimate
+    saved: IntervalEstimate
     passes: float
     replicates: np.ndarray
 
@@ -52,7 +44,7 @@ class MethodSeconds:
 
 
 def ranked(
-    work: Mapping[str, Work], device: Device, batch: int, *, replicates: int = REPLICATES, seed: int = 0
+    work: Mapping[str, Work], device: Device, batch: int, *, replicates: int = REPLICATES
 ) -> list[MethodSeconds]:
     """Methods, fastest first.
 
@@ -62,12 +54,16 @@ def ranked(
         replicates: of the bootstrap.
     """
     prompts = len(work[PLAIN].passes)
-    rng = stream(seed, "advise bootstrap")
+    rng = stream(0, "advise bootstrap")
     batches = [each for _ in range(COMPOSITIONS) for each in _batches(np.arange(prompts), batch, rng)]
     point = _measured(work, device, batches)
     # A single prompt has no interval.
-    drawn = [_batches(rng.integers(prompts, size=prompts), batch, rng) for _ in range(replicates if prompts > 1 else 0)]
-    sampled = np.array([_measured(work, device, of_replicate)[:, 0] for of_replicate in drawn]).reshape(-1, len(work)).T
+    resampled = [
+        _batches(rng.integers(prompts, size=prompts), batch, rng) for _ in range(replicates if prompts > 1 else 0)
+    ]
+    sampled = (
+        np.array([_measured(work, device, of_replicate)[:, 0] for of_replicate in resampled]).reshape(-1, len(work)).T
+    )
     names = list(work)
     plain = names.index(PLAIN)
     rows = [
@@ -108,8 +104,8 @@ def _measured(work: Mapping[str, Work], device: Device, batches: Sequence[Batch]
     return found / len(batches)
 
 
-def _interval(value: float, sampled: np.ndarray) -> Interval:
+def _interval(value: float, sampled: np.ndarray) -> IntervalEstimate:
     if not len(sampled):
-        return Interval(value, np.nan, np.nan)
+        return IntervalEstimate(value, np.nan, np.nan)
     low, high = np.quantile(sampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high))
+    return IntervalEstimate(value, float(low), float(high))

@@ -77,7 +77,6 @@ def read_recorded(
         of_step = set(before.loc[before["step"] == start, "prompt"])
         chosen = {prompt: of for prompt, of in drafts.items() if prompt in of_step}
         kept |= _by_policies(run, (start, stop), chosen, prompts, rules, device) if chosen else {}
-    unknown = {}
     if not kept:
         pairs = []
         leniences = {rule.name: lenience if rule.kind == "speculative" else 1.0 for rule in rules if rule.name != BLOCK}

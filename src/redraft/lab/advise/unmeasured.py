@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.lab.advise.ranking import Interval
 from redraft.lab.advise.replayed import Drafters, perfect_rows, plain_rows
 from redraft.lab.advise.sample import PromptSample
 from redraft.lab.advise.work import Device, RowWork, Work
+from redraft.lab.predict.jackknife import IntervalEstimate
 from redraft.lab.predict.saved_run import SavedRun
 from redraft.lab.selfspec.simulate import (
     Acceptance,
@@ -39,7 +39,7 @@ class DrafterSavings:
     """
 
     method: str
-    saved: Interval
+    saved: IntervalEstimate
     unknown: str
 
 
@@ -60,10 +60,10 @@ def savings(
     why = "its acceptance was not measured in this run; from never used to all proposals kept"
     head = f"{why}, without the head's own time"
     return [
-        DrafterSavings(SELF_SPECULATION, Interval(float(of_self.mean()), float(low), float(high)), "")
+        DrafterSavings(SELF_SPECULATION, IntervalEstimate(float(of_self.mean()), float(low), float(high)), "")
         if measured
-        else DrafterSavings(SELF_SPECULATION, Interval(np.nan, 0.0, max(0.0, float(of_self.mean()))), why),
-        DrafterSavings(HEAD, Interval(np.nan, 0.0, max(0.0, float(best.mean()))), head),
+        else DrafterSavings(SELF_SPECULATION, IntervalEstimate(np.nan, 0.0, max(0.0, float(of_self.mean()))), why),
+        DrafterSavings(HEAD, IntervalEstimate(np.nan, 0.0, max(0.0, float(best.mean()))), head),
     ]
 
 

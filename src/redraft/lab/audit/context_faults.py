@@ -17,7 +17,7 @@ from redraft.engines.torch.engine import TorchEngine
 from redraft.lab.audit.enumeration import ContinuedBy, Policy, Response
 from redraft.lab.audit.tiny_models import ModelPolicy
 from redraft.methods.acceptance.rule import Distributions, FromTheLeft
-from redraft.rollout.engine import Continuation, Draws, Engine, Gumbel, Inversion, Residual, Scores, Session
+from redraft.rollout.engine import Continuation, Engine, Gumbel, Inversion, Noise, Residual, Scores, Session
 from redraft.rollout.types import Finish, TopLogProbs
 
 T = TypeVar("T")
@@ -43,10 +43,15 @@ class FaultySession:
         return await self._session.score(draft, *arguments, **named)
 
     async def decode(
-        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+        self,
+        prefix: np.ndarray,
+        max_new_tokens: int,
+        noise: Noise,
+        first: Residual | None = None,
+        top: int = 0,
     ) -> Continuation:
         """The continuation of a prefix."""
-        return await self._session.decode(prefix, max_new_tokens, draws, first, top)
+        return await self._session.decode(prefix, max_new_tokens, noise, first, top)
 
 
 class _FedTwice(FaultySession):
@@ -62,24 +67,34 @@ class _LeftOut(FaultySession):
 
 class _OtherNoise(FaultySession):
     async def decode(
-        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+        self,
+        prefix: np.ndarray,
+        max_new_tokens: int,
+        noise: Noise,
+        first: Residual | None = None,
+        top: int = 0,
     ) -> Continuation:
-        assert isinstance(draws, Gumbel)
-        return await super().decode(prefix, max_new_tokens, Gumbel(draws.key ^ 1), first, top)
+        assert isinstance(noise, Gumbel)
+        return await super().decode(prefix, max_new_tokens, Gumbel(noise.key ^ 1), first, top)
 
 
 class _Stale(FaultySession):
     async def decode(
-        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+        self,
+        prefix: np.ndarray,
+        max_new_tokens: int,
+        noise: Noise,
+        first: Residual | None = None,
+        top: int = 0,
     ) -> Continuation:
         if len(prefix) >= len(self._draft) or max_new_tokens == 1:  # nothing was rejected, or nothing follows
-            return await super().decode(prefix, max_new_tokens, draws, first, top)
-        assert isinstance(draws, Inversion)
-        one = await super().decode(prefix, 1, draws, first, top)
+            return await super().decode(prefix, max_new_tokens, noise, first, top)
+        assert isinstance(noise, Inversion)
+        one = await super().decode(prefix, 1, noise, first, top)
         if one.finish == Finish.EOS:
             return one
         # The first new token used the first uniform.
-        stale, left = np.append(prefix, self._draft[len(prefix)]), Inversion(draws.uniforms[1:])
+        stale, left = np.append(prefix, self._draft[len(prefix)]), Inversion(noise.uniforms[1:])
         return _joined(one, await super().decode(stale, max_new_tokens - 1, left, None, top))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from redraft.engines.requests import checked
-from redraft.engines.torch.head import Head, chunks, hidden_states, refuse_other_heads
+from redraft.engines.torch.head import Head, check_heads, chunks, hidden_states
 from redraft.errors import UserError
 from redraft.lab.predict.saved_rollouts import Draft
 from redraft.methods.acceptance.block import joint_acceptance, joint_weights
@@ -53,7 +53,7 @@ def read_positions(
     readers = [_Reader(draft, prompts[draft.prompt], top) for draft in drafts]
     for model in models:
         model.eval()
-        refuse_other_heads(model)
+        check_heads(model)
     with torch.inference_mode():
         for batch in _batches(readers):
             _read(batch, models, temperature)

@@ -12,13 +12,13 @@ the draft: the argmax over the vocabulary at each position.
 import numpy as np
 
 
-def first_difference(tokens: np.ndarray, drawn: np.ndarray) -> int:
-    """Index of the first of the draft's tokens (n,) that the policy does not sample too, `drawn` (n,), or their number.
+def first_difference(tokens: np.ndarray, sampled: np.ndarray) -> int:
+    """Index of the first draft token (n,) that differs from the policy's, `sampled` (n,), or the number of tokens.
 
     Raises:
         ValueError: if the shapes differ.
     """
-    if tokens.shape != drawn.shape or tokens.ndim != 1:
-        raise ValueError(f"shapes do not fit: {tokens.shape}, {drawn.shape}")
-    differ = tokens != drawn
+    if tokens.shape != sampled.shape or tokens.ndim != 1:
+        raise ValueError(f"shapes do not fit: {tokens.shape}, {sampled.shape}")
+    differ = tokens != sampled
     return int(differ.argmax()) if differ.any() else len(tokens)

@@ -14,7 +14,7 @@ import numpy as np
 from redraft.methods.acceptance.weighted import Weights
 from redraft.methods.strategy import Strategy
 from redraft.rollout.context import RolloutContext
-from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session
+from redraft.rollout.engine import Continuation, Inversion, Noise, Residual, Session
 from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, TopLogProbs
 
 
@@ -50,7 +50,7 @@ class DraftVerifier(Protocol):
 class SamplingNumbers(Protocol):
     """A function that makes the random numbers a response is sampled with."""
 
-    def __call__(self, prompt: int, sample: int, limit: int, task: Task, context: RolloutContext) -> Draws:
+    def __call__(self, prompt: int, sample: int, limit: int, task: Task, context: RolloutContext) -> Noise:
         """Numbers for at most `limit` tokens."""
         ...
 
@@ -124,8 +124,8 @@ async def complete(
         elif remaining <= 0:
             continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], Finish.LENGTH)
         else:
-            draws = numbers(draft.prompt, draft.sample, remaining, task, context)
-            continuation = await session.decode(prefix, remaining, draws, kept.first, context.memory.retention.top)
+            noise = numbers(draft.prompt, draft.sample, remaining, task, context)
+            continuation = await session.decode(prefix, remaining, noise, kept.first, context.memory.retention.top)
             if kept.prefix:
                 context.meter.cached_tokens += continuation.cached
     with context.meter.assembling():

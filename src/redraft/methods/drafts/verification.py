@@ -37,7 +37,7 @@ async def verify(
     whole: bool = False,
     at: np.ndarray | None = None,
     top: int = 0,
-    draws: Gumbel | None = None,
+    noise: Gumbel | None = None,
 ) -> tuple[int, Scores]:
     """Score and judge a draft up to the chunk that has a rejection; other arguments are those of `Session.score`.
 
@@ -52,7 +52,7 @@ async def verify(
     kept, chunks, scored = 0, [], 0
     while kept == scored < len(draft):  # every token so far was kept, and some are left
         # None scores the whole draft, 0 its first chunk.
-        scores = await session.score(draft, at, top, draws, None if whole else scored)
+        scores = await session.score(draft, at, top, noise, None if whole else scored)
         positions = slice(scored, scored + len(scores.log_probs))
         with context.meter.assembling():
             kept += judge(scores, positions)
@@ -66,16 +66,16 @@ def _joined(parts: Sequence[Scores]) -> Scores:
     tops = [part.top for part in parts if part.top]
     columns = (
         [getattr(part, name) for part in parts if getattr(part, name) is not None]
-        for name in ("log_probs", "others", "drawn")
+        for name in ("log_probs", "others", "sampled")
     )
-    log_probs, others, drawn = (np.concatenate(column) if column else None for column in columns)
+    log_probs, others, sampled = (np.concatenate(column) if column else None for column in columns)
     top = (
         TopLogProbs(*(np.concatenate([getattr(t, f.name) for t in tops]) for f in fields(TopLogProbs)))
         if tops
         else None
     )
     assert log_probs is not None
-    return Scores(log_probs, others, top, drawn)
+    return Scores(log_probs, others, top, sampled)
 
 
 def spec_rl_verifier(lenience: float, fixed_uniforms: bool = False, refreshed_log_probs: bool = False) -> DraftVerifier:

@@ -22,7 +22,7 @@ from tokenizers import AddedToken, pre_tokenizers, processors
 from transformers import modeling_gguf_pytorch_utils as theirs
 
 from redraft.config.model import GgufModel
-from redraft.engines.torch.head import refuse_unsupported
+from redraft.engines.torch.head import check_supported
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.train import models
@@ -135,7 +135,7 @@ def read(file: Path) -> tuple[Any, Any]:
     processor = theirs.TENSOR_PROCESSORS.get(config.model_type, theirs.TensorProcessor)(config=config.to_dict())
     metadata.check_tensors(tensors, theirs.get_gguf_hf_weights_map(model, processor), file)
     models.set_ends(model, metadata.ends(fields))
-    refuse_unsupported(model, 1)
+    check_supported(model, 1)
     return model, tokenizer
 
 

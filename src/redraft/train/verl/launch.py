@@ -22,7 +22,7 @@ from omegaconf import OmegaConf, open_dict
 
 from redraft.config.experiment import Run
 from redraft.config.requests import ray_cpus
-from redraft.engines.torch.head import refuse_changing_rotation
+from redraft.engines.torch.head import check_constant_rotation
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, write_atomically
 from redraft.messages import echo
@@ -112,7 +112,7 @@ class VerlTrainer:
                 allowed=f"at most {most - spare - trainer.max_prompt_tokens} with max_prompt_tokens "
                 f"{trainer.max_prompt_tokens}",
             )
-        refuse_changing_rotation(model, needed, self.model_folder)
+        check_constant_rotation(model, needed, self.model_folder)
         if model.tie_word_embeddings and not self.gpu:
             raise UserError(
                 "vLLM's CPU build does not update tied embeddings when the trainer does",
