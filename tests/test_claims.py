@@ -370,6 +370,24 @@ def test_a_required_effect_is_no_tolerance_at_the_floor(ends):
     assert "not tested" not in found["evidence"]
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        Monotone(quantity="accuracy:all", cells=[A, B, C], expected="rises"),
+        Extreme(quantity="accuracy:all", pair=(A, B), others=[(C, B)], relative="difference", expected="highest"),
+    ],
+    ids=str,
+)
+def test_the_evidence_is_a_mean_over_blocks_as_the_tables_have_it(test, runs):
+    """Two seeds of the first block have 90 points more than the one of the second: 30 is the mean of seeds."""
+    scores = runs.scores.copy()
+    of_a = (scores["cell"] == A) & (scores["step"] == 6)
+    scores.loc[of_a, "correct"] = scores.loc[of_a, "seed"].map({0: 90, 1: 90, 2: 0})
+    scores.loc[(scores["cell"] == B) & (scores["step"] == 6), "correct"] = 0
+    found = judged(test, Runs(runs.runs.assign(block=runs.runs["seed"].map({0: 0, 1: 0, 2: 1})), runs.steps, scores))
+    assert re.search(r"(: |\+)45\b", found["evidence"]), found["evidence"]
+
+
 OF_THREE = [(B, A), (C, A), (D, A)]
 
 

@@ -391,13 +391,17 @@ def test_records_that_lost_lines_are_refused(layout):
         collected(layout)
 
 
-@pytest.mark.parametrize("steps", [[0], [0, 2], [0, 1, 2], [1, 0]], ids=str)
-def test_diversity_of_other_steps_is_refused(steps, layout):
+@pytest.mark.parametrize(
+    ("steps", "epochs"),
+    [([0], [0]), ([0, 2], [0, 2]), ([0, 1, 2], [0, 1, 2]), ([1, 0], [1, 0]), ([0, 1], [5, 6])],
+    ids=str,
+)
+def test_diversity_of_other_steps_is_refused(steps, epochs, layout):
     folder = layout.run(CELL, 0)
-    frame = pd.DataFrame({"step": steps, "epoch": steps, "self_bleu_within": 0.5})
+    frame = pd.DataFrame({"step": steps, "epoch": epochs, "self_bleu_within": 0.5})
     frame.to_parquet(folder / "diversity.parquet")
     write_hashes(folder, folder / "manifest.json")
-    with pytest.raises(UserError, match="other steps than were recorded"):
+    with pytest.raises(UserError, match="other steps or epochs than were recorded"):
         collected(layout)
 
 

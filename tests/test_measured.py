@@ -8,7 +8,7 @@ import pytest
 
 from redraft.analysis.data import measured as module
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import FAMILY, Measured, Measuring
+from redraft.analysis.data.measured import FAMILY, Measured, MeasuredPoint, Measuring
 from redraft.analysis.data.statistics import Families
 from redraft.analysis.tables.resolved import Resolved, resolve
 from redraft.config import Experiments
@@ -56,6 +56,17 @@ def test_what_was_measured_is_read_bit_by_bit_and_nothing_is_computed(folder, mo
         assert str((made.values(*asked), known)) == found
     assert [[(x, values) for x, values, _ in made.series(*asked)] for asked in SERIES] == series
     assert series[2] == []
+
+
+def test_a_point_without_a_value_moves_no_later_one(tmp_path):
+    RUNS.save(tmp_path)
+    measuring = Measuring(Runs.load(tmp_path))
+    points = [MeasuredPoint(float(x), {0: value} if value else {}, {}) for x, value in enumerate((1.0, None, 3.0))]
+    measuring.found[PLAIN, "reward", "by step"] = points
+    measuring.save(tmp_path, Families(), {})
+    found = Measured.load(tmp_path).series("reward", PLAIN, "step")
+    assert [point.values for point in found] == [{0: 1.0}, {}, {0: 3.0}]
+    assert (found[0].x, found[2].x) == (0.0, 2.0)
 
 
 def test_a_missing_measurement_is_an_error_that_names_it(folder):

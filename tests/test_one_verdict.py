@@ -213,7 +213,8 @@ def test_more_null_comparisons_change_no_primary_verdict():
 def test_a_comparison_is_known_by_its_values_and_its_threshold():
     values = {0: 1.0, 1: 2.0, 2: 4.0}
     family = Family(
-        [(v, 0.0, False) for v in (values, dict(values), {2: 4.0 + 1e-14, 1: 2.0, 0: 1.0})] + [(values, 1.0, False)]
+        [(v, 0.0, False) for v in (values, dict(values), {2: 4.0 + 1e-14, 1: 2.0, 0: 1.0}, values | {3: math.nan})]
+        + [(values, 1.0, False)]
     )
     assert len(family) == 2
     smallest = min(estimate(values).p_value(threshold) for threshold in (0.0, 1.0))
@@ -287,14 +288,33 @@ def test_the_first_epoch_is_a_fifteenth_of_the_paper_s_run_and_more_of_what_is_d
     """At a third of the run the first epoch is a fifth of what is done: a ratio of 1/5 is all of it."""
     line = TableLine(Row(label="reuse", cell=REUSE), "", "reuse", PLAIN, share=share)
     ratio = 1 / 3 if share is None else 1 / 5
-    found = _without_first_epoch(ratio, line, source(Experiments(ROOT)))
+    real = Experiments(ROOT)
+    reported = read_reported(ROOT / "experiments/spec_rl", 8, real.reported("spec_rl"))
+    found = _without_first_epoch(ratio, line, {}, source(real, reported=reported))
     assert found == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(("number", "cell", "generated"), [(24, "dapo", 30), (26, "llama-dapo", 38)])
+def test_the_first_epoch_of_dapo_is_a_share_of_its_generation_steps(number, cell, generated):
+    """A row after 15 training steps has generated in more steps, 6 of which are the first epoch."""
+    real = Experiments(ROOT)
+    reported = read_reported(ROOT / "experiments/spec_rl", number, real.reported("spec_rl"))
+    row = Row(label="reuse", cell=f"{cell}-spec-l0.15")
+    line = TableLine(row, "", "reuse", f"{cell}-vanilla", share=Fraction(1, 6), clock="training_steps")
+    first = 6 / generated
+    tested = source(real, reported=reported)
+    assert _without_first_epoch(0.5, line, {}, tested) == pytest.approx((0.5 - first) / (1 - first))
+    assert math.isnan(_without_first_epoch(first - 0.01, line, {}, tested)), "less than the first epoch alone"
 
 
 def test_cells_with_epochs_of_their_own_have_no_first_epoch_to_be_taken_off():
     """The sets of 2,000 problems pass 45 epochs in as many steps."""
     line = TableLine(Row(label="2K", cell="2k-grpo-spec-l0.5"), "", "2K", PLAIN)
-    assert math.isnan(_without_first_epoch(0.5, line, source(Experiments(ROOT))))
+    real = Experiments(ROOT)
+    reported = read_reported(ROOT / "experiments/spec_rl", 3, real.reported("spec_rl"))
+    assert math.isnan(_without_first_epoch(0.5, line, {}, source(real, reported=reported)))
+    own = TableLine(Row(label="reuse", cell=REUSE), "", "reuse", PLAIN)
+    assert math.isfinite(_without_first_epoch(0.5, own, {}, source(real, reported=reported)))
 
 
 def test_every_sentence_counts_also_one_with_another_s_test():

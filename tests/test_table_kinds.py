@@ -756,14 +756,37 @@ def test_what_runs_spend_may_be_an_axis():
     assert over_time(RUNS, "accuracy:all", FAST, "hours").index.tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
-def test_a_point_over_what_was_spent_is_where_the_seeds_are_that_have_its_value():
-    """The second seed takes twice the time and is evaluated after other steps, as by training steps under DAPO."""
+def by_training_steps(last):
+    """Runs whose second seed takes twice the time, and whose third and fifth steps, by number from 1, do not update.
+
+    Both seeds are evaluated after every second training step, and at the end, after `last` steps of the second seed.
+    """
     steps, scores = RUNS.steps.copy(), RUNS.scores.copy()
-    steps.loc[steps["seed"] == 1, "seconds.total"] *= 2
-    scores.loc[(scores["seed"] == 1) & scores["step"].isin([2, 4]), "step"] += 1
-    apart = over_time(replace(RUNS, steps=steps, scores=scores), "accuracy:all", FAST, "hours")
-    assert apart[0].dropna().to_dict() == {0.0: 10, 2.0: 30, 4.0: 40, 9.0: 50}, "both have values after six steps"
-    assert apart[1].dropna().to_dict() == {0.0: 11, 6.0: 31, 10.0: 41, 9.0: 51}
+    of_second = steps["seed"] == 1
+    steps.loc[of_second, "seconds.total"] *= 2
+    steps["updated"] = ~(of_second & steps["step"].isin([2, 4]))
+    steps["training_step"] = steps.groupby(["cell", "seed"])["updated"].cumsum()
+    scores.loc[(scores["seed"] == 1) & (scores["step"] == 6), "step"] = last
+    return replace(RUNS, steps=steps, scores=scores)
+
+
+def test_a_point_of_policies_has_the_same_training_steps_of_every_seed():
+    """The second seed has four updates after its six steps, and its fourth step is the third one."""
+    runs = by_training_steps(6)
+    third = (runs.scores["seed"] == 1) & (runs.scores["step"] == 4)
+    runs = replace(runs, scores=runs.scores[~third])
+    apart = over_time(runs, "accuracy:all", FAST, "hours")
+    assert apart.index.tolist() == [0.0, 3.0, 9.0], "after 0 and 2 training steps, and at the end"
+    assert (apart[0].tolist(), apart[1].tolist()) == ([10, 30, 50], [11, 31, 51])
+    assert over_time(runs, "accuracy:all", FAST, "step").index.tolist() == [-1.0, 1.0, 5.0]
+
+
+def test_a_run_with_fewer_training_steps_is_no_run_of_more():
+    """The first seed has six training steps, the second one four."""
+    runs = by_training_steps(6).by("training_steps")
+    assert by_seed(runs, "training_steps", FAST, at=4) == {0: 4.0, 1: 4.0}
+    assert by_seed(runs, "training_steps", FAST, at=6) == {0: 6.0}
+    assert set(by_seed(runs, "steps_to:0.3:reward", FAST, at=6)) == {0}
 
 
 def test_seconds_have_no_verdict_where_equal_work_took_unequal_time_and_nothing_without_an_interval():

@@ -309,7 +309,7 @@ def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
         # Neighbours among the cells that were run: one without runs is left out, and those around it are compared.
         for earlier, later in itertools.pairwise(found)
     ]
-    path = " → ".join(f"{number(estimate(values).mean)} ({cell})" for cell, values in found.items())
+    path = " → ".join(f"{number(estimate(values, source.blocks).mean)} ({cell})" for cell, values in found.items())
     on = _on(len(found), len(test.cells), "cells")
     return _all(parts, absent, f"{on}{words(test.quantity).text}: {path}, required: {test.expected}; ")
 
@@ -344,7 +344,7 @@ def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
         )
         for pair, values in found.items()
     ]
-    mean = number(estimate(own, log=test.relative in RATIOS).mean)
+    mean = number(estimate(own, source.blocks, test.relative in RATIOS).mean)
     return _all(parts, absent, f"{on}{_related(test, *test.pair)}: {mean}, required: {test.expected}; ")
 
 

@@ -320,9 +320,9 @@ def _steps(folder: Path, decoding: Decoding) -> pd.DataFrame:
     frame = numbers_of_records(records)
     frame = frame.astype({name: float for name in frame if frame[name].dtype == object})
     measured = read_parquet(folder / "diversity.parquet", ("step", "epoch", "self_bleu_within"))
-    if list(measured["step"]) != list(frame["step"]):
+    if any(list(measured[key]) != list(frame[key]) for key in ("step", "epoch")):
         raise UserError(
-            "this measures other steps than were recorded",
+            "this measures other steps or epochs than were recorded",
             file=folder / "diversity.parquet",
             key="step",
             value=len(measured),
@@ -383,4 +383,4 @@ def _repeated(steps: pd.DataFrame, file: Path) -> pd.DataFrame:
     for name in steps.columns[steps.columns.str.endswith("_seconds")]:
         seconds[name] = by_step[name].median() if name in rounds else math.nan
     kept = steps.drop(columns=[name for name in seconds if name in steps])
-    return kept.merge(seconds.reset_index(), on=REPEATS_KEY, validate="1:1")
+    return kept.merge(seconds.reset_index(), on=REPEATS_KEY, how="left", validate="1:1")

@@ -155,7 +155,8 @@ class Measured:
             # The line of a measurement that was made and found no value, which is no error to read.
             if seed is pd.NA:
                 continue
-            if position == len(points):
+            # A point without a value has no line, and the later ones keep their positions.
+            while len(points) <= position:
                 points.append(MeasuredPoint(x, {}, {}))
             points[-1].values[seed], points[-1].noise[seed] = value, noise
         return cls(Runs.load(folder), found)

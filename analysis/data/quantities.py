@@ -131,9 +131,9 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
     """A quantity of each finished run of a cell, by seed; empty if there is none.
 
     Args:
-        at: steps done, at most. Sums and means are over those steps, and accuracies are those of the policy after
-            exactly that many, 0 being the initial one; runs without such a policy are left out. By default all steps
-            and the last policy: which one counts is fixed in advance and never the best.
+        at: steps done. Sums and means are over those steps, and runs that ended before are left out. Accuracies are
+            those of the policy after exactly that many, 0 being the initial one; runs without such a policy are left
+            out. By default all steps and the last policy: which one counts is fixed in advance and never the best.
 
     Raises:
         UserError: if there is no such quantity.
@@ -143,18 +143,23 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
         # The mean of benchmarks, not the share over all their problems: each weighs the same.
         percent = 100 * chosen["correct"] / chosen["total"]
         return {int(seed): float(part.mean()) for seed, part in percent.groupby(chosen["seed"])}  # type: ignore[call-overload]
-    if quantity.startswith(tuple(FIRST_REACHED)):
-        return first_reached(runs, quantity, cell, at)
     if quantity.startswith(AT_EQUAL):
         return at_equal_budget(runs, quantity, cell)
-    if binned := BIN.fullmatch(quantity):
-        return _in_bin(runs, binned, cell, at)
-    reduce = _reduction(runs, quantity)
-    steps = runs.steps_of(cell)
-    if at is not None:
+    if quantity.startswith(tuple(FIRST_REACHED)):
+        found = first_reached(runs, quantity, cell, at)
+    elif binned := BIN.fullmatch(quantity):
+        found = _in_bin(runs, binned, cell, at)
+    else:
+        reduce = _reduction(runs, quantity)
+        steps = runs.steps_of(cell)
         # Records count from 0, so the first `at` steps are those below it.
-        steps = steps[steps["step"] < at]
-    return {int(seed): reduce(part) for seed, part in steps.groupby("seed")}  # type: ignore[call-overload]
+        steps = steps if at is None else steps[steps["step"] < at]
+        found = {int(seed): reduce(part) for seed, part in steps.groupby("seed")}  # type: ignore[call-overload]
+    if at is None:
+        return found
+    # By training steps runs end after different numbers of them. The last policy is always evaluated.
+    done = runs.scores[runs.scores["cell"] == cell].groupby("seed")["step"].max()
+    return {seed: value for seed, value in found.items() if done.get(seed, 0) >= at}
 
 
 def noise_by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict[int, float]:
@@ -407,9 +412,11 @@ def profile(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
 def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
     """A quantity over steps or epochs from 0, or over what was spent: index x, one column a seed.
 
-    An accuracy is one of the policies after a number of steps, so that of the initial policy is at step -1. Over hours,
-    tokens or updates x is the mean, over the seeds that have the value, of what they spent up to the end of a step.
-    Over the score it is a performance profile (`profile`).
+    An accuracy is one of the policies after a number of steps, so that of the initial policy is at step -1. Seeds that
+    are evaluated by training steps have their policies after different steps: a point is then of the policies after as
+    many training steps, or of the last ones, and x the mean of their steps. Over hours, tokens or updates x is the
+    mean, over the seeds that have the value, of what they spent up to the end of a step. Over the score it is a
+    performance profile (`profile`).
 
     Raises:
         UserError: if there is no such quantity, or no epochs of it.
@@ -424,17 +431,35 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
                 value=quantity,
                 allowed=["x: step", *(f"x: {name}" for name in SPENT)],
             )
-        # Figures add 1, so that the initial policy is at 0 and the policy after step 6 at 6.
-        points = of_policies(runs, quantity, cell).assign(step=lambda policies: policies["step"] - 1)
+        points = _aligned(runs, cell, of_policies(runs, quantity, cell))
     else:
         points = of_steps(runs, quantity, cell)
-    by = "epoch" if x == "epoch" else "step"
-    frame = points.groupby([by, "seed"])["value"].mean().unstack("seed").dropna(how="all")
-    if x not in SPENT or frame.empty:
+        points = points.assign(point=points["epoch" if x == "epoch" else "step"], step=points["step"] + 1)
+    frame = points.groupby(["point", "seed"])["value"].mean().unstack("seed").dropna(how="all")
+    if x == "epoch" or frame.empty:
         return frame
-    quantity_spent, scale = SPENT[x]
-    spent = spent_at(runs, quantity_spent, cell)
-    # Seeds that are evaluated by training steps have values after different steps: a point is where its own seeds are.
-    done = [[(int(seed), int(step) + 1) for seed in row.dropna().index] for step, row in frame.iterrows()]
-    index = [scale * float(np.mean([spent[key] for key in keys])) for keys in done]
-    return frame.set_axis(pd.Index(index, name=x), axis=0)
+    if x in SPENT:
+        quantity_spent, scale = SPENT[x]
+        spent = spent_at(runs, quantity_spent, cell)
+        places = [
+            scale * spent[int(seed), int(step)] for seed, step in zip(points["seed"], points["step"], strict=True)
+        ]
+    else:
+        # Figures add 1, so that the initial policy is at 0 and the policy after step 6 at 6.
+        places = list(points["step"] - 1)
+    known = points.assign(place=places)[points["value"].notna()]
+    return frame.set_axis(pd.Index(known.groupby("point")["place"].mean(), name=x), axis=0)
+
+
+def _aligned(runs: Runs, cell: str, policies: pd.DataFrame) -> pd.DataFrame:
+    """Policies (`of_policies`) with the point of a line that each belongs to; a point without all seeds is left out."""
+    steps = policies.groupby("seed")["step"].agg(frozenset)
+    if steps.nunique() <= 1:  # all by generation steps
+        return policies.assign(point=policies["step"])
+    records = runs.steps_of(cell)
+    keys = zip(records["seed"], records["step"] + 1, strict=True)
+    updates = dict(zip(keys, records["training_step"], strict=True))
+    done = [updates.get((seed, step), 0) for seed, step in zip(policies["seed"], policies["step"], strict=True)]
+    last = policies["step"] == policies.groupby("seed")["step"].transform("max")
+    aligned = policies.assign(point=np.where(last, np.inf, done))
+    return aligned[aligned.groupby("point")["seed"].transform("nunique") == len(steps)]

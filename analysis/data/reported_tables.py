@@ -104,6 +104,12 @@ class ReportedTable:
         clocks = [clock.column for clock in self.spec.clocks if _fits(clock.when, named)]
         return next((float(named[name]) for name in [*clocks, *self.spec.positions] if named[name]), None)
 
+    def share_done(self, key: Key) -> float:
+        """Steps that the run of a row has done over those of a complete run; 1 if the table names no steps."""
+        named = dict(zip(self.spec.row, key, strict=True))
+        clock = next((clock for clock in self.spec.clocks if _fits(clock.when, named)), None)
+        return float(named[clock.column]) / clock.total if clock and named[clock.column] else 1.0
+
 
 def _fits(when: Mapping[str, list[str]], selected: Mapping[str, str]) -> bool:
     return all(selected.get(name) in values for name, values in when.items())

@@ -411,7 +411,8 @@ class Families:
 
 def _identity(values: Mapping[int, float], threshold: float, log: bool) -> str:
     # Ten digits: tables and claims compute the same comparison in other orders, which changes the last bits.
-    by_seed = ", ".join(f"{seed}: {values[seed]:.10g}" for seed in sorted(values))
+    # A missing value is none of the comparison's, whether it is left out or NaN.
+    by_seed = ", ".join(f"{seed}: {values[seed]:.10g}" for seed in sorted(values) if not math.isnan(values[seed]))
     return f"{by_seed} against {threshold:.10g}" + " as ratios" * log
 
 

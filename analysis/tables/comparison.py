@@ -16,7 +16,7 @@ import pandas as pd
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.power import detectable
 from redraft.analysis.data.quantities import bound_of, of_accuracy
-from redraft.analysis.data.reported_tables import ReportedTable, mean_of, speedup_of
+from redraft.analysis.data.reported_tables import Key, ReportedTable, mean_of, speedup_of
 from redraft.analysis.data.statistics import (
     KEPT,
     NEUTRAL,
@@ -58,11 +58,17 @@ class TableSource:
     reported: ReportedTable
     resolved: Resolved
 
+    def reported_key(
+        self, cell: str, override: Mapping[str, str], at: Fraction | None = None, clock: Clock = "steps"
+    ) -> Key | None:
+        """Key of a cell's reported row as of `ReportedTable.key`."""
+        return self.reported.matching(self.resolved.cell(cell).reported, override, at, clock)
+
     def reported_row(
         self, cell: str, override: Mapping[str, str], at: Fraction | None = None, clock: Clock = "steps"
     ) -> dict[str, float]:
         """The reported values of a cell as of `ReportedTable.row`."""
-        key = self.reported.matching(self.resolved.cell(cell).reported, override, at, clock)
+        key = self.reported_key(cell, override, at, clock)
         return {} if key is None else self.reported.rows[key]
 
 
@@ -344,22 +350,24 @@ def _reported(line: TableLine, column: Column, table: RunTable, source: TableSou
         return kind_of(column.quantity)(before, times) if before and times else math.nan
     value = PAIRINGS[relative](mean_of(row, column.reported), mean_of(baseline, column.reported))
     if column.without_first_epoch:
-        value = _without_first_epoch(value, line, source)
+        value = _without_first_epoch(value, line, override, source)
     return value if math.isfinite(value) and (value or relative == "difference") else math.nan
 
 
-def _without_first_epoch(ratio: float, line: TableLine, source: TableSource) -> float:
+def _without_first_epoch(ratio: float, line: TableLine, override: Mapping[str, str], source: TableSource) -> float:
     """A reported ratio of tokens without the first epoch, in which cell and baseline decode the same.
 
-    The paper prints no epoch. Its first epoch counts as its share s of the baseline's steps, as if all decoded as much;
-    a whole run's ratio is then s + (1 - s) r, with r that of the later epochs. NaN for cells with other epochs than the
-    paper's, and where no later epoch has begun.
+    The paper prints no epoch. Its first epoch counts as its share s of the steps in which the baseline's row generated,
+    as if all decoded as much; the row's ratio is then s + (1 - s) r, with r that of the later epochs. NaN for cells
+    with other epochs than the paper's, where no later epoch has begun, and for a ratio below s, which is impossible.
     """
+    key = source.reported_key(line.baseline, override, line.share, line.clock)
     epochs, of_baseline = (source.resolved.cell(cell).epochs for cell in (line.row.cell, line.baseline))
-    if epochs is None or of_baseline is None:
+    if key is None or epochs is None or of_baseline is None:
         return math.nan
-    share = 1 / (epochs * float(line.share or 1))
-    return (ratio - share) / (1 - share) if share < 1 else math.nan
+    # The row's own clock: DAPO's rows are matched by training steps, of which each takes several generation steps.
+    share = 1 / (epochs * source.reported.share_done(key))
+    return (ratio - share) / (1 - share) if share < 1 and ratio >= share else math.nan
 
 
 COLUMNS = [
