@@ -4,18 +4,19 @@ Samplers are those of `benchmarks.certify`, over small models of numpy.
 """
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.certify import DRIFT, END, FAULTS, VOCABULARY, Model, Sampling, settings_of, tempered
-from redraft.certify import Known, Sampled, Verdict, certify
+from benchmarks.certify import DRIFT, END, FAULTS, VOCABULARY, Model, Sampling, only, settings_of, tempered
+from redraft.certify import Known, Sampled, Verdict, certify, power
 from redraft.certify.certificate import holm
 from redraft.certify.positions import Response, positions
 from redraft.certify.reuse import ERRORS, factors, ratios
+from redraft.certify.statistics import TAILS, count_p_values
 from redraft.certify.statistics import Test as Family
-from redraft.certify.statistics import count_p_values
 from redraft.errors import UserError
 
 PROMPTS = [np.random.default_rng(i).integers(1, VOCABULARY, 4 + i % 9).tolist() for i in range(16)]
@@ -48,6 +49,53 @@ def test_exact_samplers_pass_and_say_what_they_would_have_found(model):
     content = json.loads(json.dumps(found.as_dict()))
     assert content["verdict"] == "passes"
     assert {"p_value", "corrected", "failed", "finding", "name", "meaning"} == content["results"][0].keys()
+
+
+class Peaked:
+    """A policy that is nearly certain of two or three tokens after each token, as after training.
+
+    `rare` is the probability of all other tokens together.
+    """
+
+    end_tokens = (0,)
+
+    def __init__(self, seed, rare, size=16):
+        random, probs = rng(seed), np.full((size, size), rare / size)
+        for row in probs:
+            likely = random.choice(np.arange(1, size), random.integers(2, 4), replace=False)
+            weights = random.uniform(0.3, 1, len(likely))
+            row[likely] += (1 - rare) * weights / weights.sum()
+        self.probs = probs / probs.sum(axis=1, keepdims=True)
+        self.random = rng([seed, 7])
+
+    def log_probs(self, prompts, responses):
+        for prompt, response in zip(prompts, responses, strict=True):
+            yield Known(np.log(self.probs[[prompt[-1], *response][: len(response)]]))
+
+    def sample(self, prompts, samples, limit):
+        return [[Sampled(self.response(prompt[-1], limit)) for _ in range(samples)] for prompt in prompts]
+
+    def response(self, last, limit):
+        tokens = []
+        while len(tokens) < limit and (not tokens or tokens[-1]):
+            last = int(np.searchsorted(self.probs[last].cumsum(), self.random.random(), side="right"))
+            tokens.append(min(last, len(self.probs) - 1))
+        return tokens
+
+
+@pytest.mark.parametrize("seed", [1, 2, 10, 15])
+def test_an_exact_sampler_of_a_nearly_certain_policy_does_not_fail(seed):
+    """The sum of the counts of likely tokens has hardly any variance, and one rare token would be far from it."""
+    policy = Peaked(seed, rare=1e-5)
+    found = certify(policy.sample, policy, [[token] for token in range(1, 16)], seed=seed)
+    assert found.failures == [], str(found)
+
+
+def test_a_temperature_far_below_the_tested_ones_is_not_said_to_be_found():
+    """However many tokens there are: the nearest alternative explains them less well than the policy."""
+    tested = SimpleNamespace(information=np.full(10_000_000, 4.0))
+    assert 0.005 < power.temperature(tested, 1e-5) < 0.0065
+    assert power.temperature(SimpleNamespace(information=np.zeros(3)), 1e-5) is None
 
 
 NAMED = {
@@ -319,10 +367,16 @@ def test_the_stated_power_is_reached(model):
     """At the smallest size that the certificate of an exact sampler states, an error is found."""
     stated = {each.error: each.size for each in certificate(Sampling(model, rng()), model, samples=8).power}
     size = stated["relative error of the temperature"]
-    cut = 1.3 * stated["cut off mass (1 - top-p)"]
+    cut = stated["least probable mass that is cut off, as by top-p"]
+    assert cut in TAILS, "smaller tails are not tested"
 
-    def truncated(random, prompts, samples):
-        return (1 - cut) * random.random((prompts, samples))
+    def without_tail(probs, step):
+        """All but the least probable tokens that have at least the mass `cut` together."""
+        order = np.argsort(probs, axis=1)
+        before = np.take_along_axis(probs, order, 1).cumsum(axis=1) - np.take_along_axis(probs, order, 1)
+        kept = np.empty(probs.shape, bool)
+        np.put_along_axis(kept, order, before >= cut, 1)
+        return kept
 
     def failures(**fault):
         found = (certificate(Sampling(model, rng(seed), **fault), model, samples=8) for seed in range(5))
@@ -330,7 +384,7 @@ def test_the_stated_power_is_reached(model):
 
     assert sum("temperature" in names for names in failures(warp=tempered(1 - size))) >= 4
     assert sum(map(bool, failures(warp=tempered(1 - size / 4)))) <= 1, "a power that says too little"
-    assert sum("truncation" in names for names in failures(uniforms=truncated, by_probability=True)) >= 4
+    assert sum("truncation" in names for names in failures(warp=only(without_tail))) == 5
 
 
 def test_power_grows_with_the_number_of_tokens(model):

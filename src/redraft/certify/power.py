@@ -36,8 +36,9 @@ def detectable(tested: Positions, others: Mapping[str, Other], level: float) -> 
         shift = _shift((p * (1 - p)).sum(), level / cells)
         found.append(Detectable("relative error of the end token's probability", _share(shift, p.sum())))
     bound = _bound(level / (len(TAILS) + len(RANKS)))
-    # Nothing is observed in a tail that is cut off: exp(-n tail) is the bound of the p-value.
-    found.append(Detectable("cut off mass (1 - top-p)", _share(bound, len(tested))))
+    # Nothing is observed in a tested tail that is cut off: exp(-n tail) is the bound of the p-value.
+    cut = min((tail for tail in TAILS if tail * len(tested) >= bound), default=None)
+    found.append(Detectable("least probable mass that is cut off, as by top-p", cut))
     first = 1 - tested.top_probs[:, 0]
     shift = _shift((first * (1 - first)).sum(), level / (len(TAILS) + len(RANKS)))
     found.append(Detectable("share of tokens that are chosen greedily", _share(shift, first.sum())))
@@ -68,10 +69,14 @@ def _reuse(tested: Positions, name: str, other: Other, level: float) -> list[Det
 
 def temperature(tested: Positions, level: float) -> float | None:
     """Smallest relative error of the temperature that is found."""
-    # The log likelihood ratio of a tilt d is normal with mean I d^2 / 2 and variance I d^2.
-    needed = np.sqrt(2 * np.log(len(TILTS) / level)) + stats.norm.ppf(POWER)
+    # If the temperature is that of a tilt t, the log likelihood ratio of a tested tilt d is normal with mean
+    # I (t d - d^2 / 2) and variance I d^2. Errors far below the smallest tested tilt are not found, however large I is.
     information = tested.information.sum()
-    return _share(needed, np.sqrt(information))
+    if not information:
+        return None
+    tilts = np.abs(TILTS[TILTS < 0])
+    least = np.log(len(TILTS) / level) / (information * tilts) + tilts / 2
+    return _share(float(least.min() + stats.norm.ppf(POWER) / np.sqrt(information)), 1.0)
 
 
 def _bound(level: float) -> float:

@@ -211,10 +211,11 @@ class _Counts:
 
     @property
     def quadratic(self) -> tuple[float, int]:
-        """Squared distance of all counts from their means, and its degrees of freedom."""
+        """Squared distance of all counts from their means, and its degrees of freedom, which may be 0."""
         values, vectors = np.linalg.eigh(self.covariance)
-        # Counts of all tokens have a constant sum: a direction without variance.
-        kept = values > 1e-6 * values.max()
+        # A direction is a count too. If these tokens hold nearly all probability, their sum has hardly any variance,
+        # and a single other token would be far from it: such a count is no more normal than that of a rare token.
+        kept = values >= LEAST_VARIANCE
         projected = (self.observed - self.expected) @ vectors[:, kept]
         return float((projected**2 / values[kept]).sum()), int(kept.sum())
 
@@ -273,7 +274,7 @@ def _tokens(tested: Positions, decode: Decode) -> Iterator[Test]:
         mine = [each.quadratic for each in part]
         sums.append((sum(q for q, _ in mine), sum(f for _, f in mine)))
         names.append(name)
-    joint = np.array([stats.chi2.sf(q, f) for q, f in sums])
+    joint = np.array([stats.chi2.sf(q, f) if f else 1.0 for q, f in sums])
     worst = int(joint.argmin())
     text = f"counts of tokens {names[worst]}: chi-squared {sums[worst][0]:.1f}, expected {sums[worst][1]}"
     yield Test("tokens in context", _least(joint), text, "stale weights, wrong positions or cache, truncated prompts")
