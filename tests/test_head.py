@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from redraft.engines.torch import head as distributions
-from redraft.engines.torch.head import Head, check_heads, hidden_states
+from redraft.engines.torch.head import MAX_LOGIT_ERROR, Head, check_heads, hidden_states
 from redraft.errors import UserError
 
 VOCABULARY = 19
@@ -88,6 +88,24 @@ def test_bfloat16_is_reduced_in_float32(tokens):
     distribution = model(input_ids=tokens[:1]).logits[0, :-1].float().log_softmax(-1)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, distribution.gather(1, tokens[0, 1:, None])[:, 0])
+
+
+def test_a_model_in_training_with_dropout_or_in_mixed_precision_is_checked_without_them():
+    """As TRL has it: accelerate runs `forward` under autocast, whose rounding is larger than the check allows."""
+    torch.manual_seed(0)
+    kind, config = MODELS["qwen3"]
+    shape = config.to_dict() | {"num_hidden_layers": 12, "initializer_range": 1.0, "attention_dropout": 0.5}
+    model = kind(type(config)(**shape | {"layer_types": None})).train()
+    inputs = {"input_ids": torch.arange(2)[None], "use_cache": False}
+    plain = type(model).forward
+    model.forward = torch.autocast("cpu", torch.bfloat16)(lambda **given: plain(model, **given))
+    model.eval()
+    with torch.inference_mode():
+        whole, halves = model(**inputs).logits.float(), Head(model)(hidden_states(model, **inputs))
+    model.train()
+    assert (whole - halves).abs().max() > 3 * MAX_LOGIT_ERROR * whole.abs().max()
+    check_heads(model)
+    assert model.training
 
 
 def test_a_head_that_is_more_than_a_linear_layer_is_refused():

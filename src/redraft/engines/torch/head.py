@@ -161,10 +161,16 @@ def hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
 def check_heads(model: PreTrainedModel) -> None:
     """Raise a UserError for a model whose logits differ from what `Head` computes from its hidden states."""
     # Two tokens, as the hidden states of a padding token may be 0.
-    tokens = torch.arange(2, device=model.device)[None]
-    with torch.inference_mode():
-        whole = model(input_ids=tokens, use_cache=False).logits.float()
-        halves = Head(model)(hidden_states(model, input_ids=tokens, use_cache=False)).float()
+    inputs = {"input_ids": torch.arange(2, device=model.device)[None], "use_cache": False}
+    training = model.training
+    model.eval()  # without dropout, which would differ between the two passes
+    try:
+        with torch.inference_mode():
+            # The method of the class: accelerate's mixed precision gives the instance another one, under autocast.
+            whole = type(model).forward(model, **inputs).logits.float()
+            halves = Head(model)(hidden_states(model, **inputs)).float()
+    finally:
+        model.train(training)
     if float((whole - halves).abs().max()) > MAX_LOGIT_ERROR * float(whole.abs().max()):
         raise UserError(
             "the torch engine does not know how this model makes logits of its hidden states",
