@@ -31,6 +31,7 @@ END, TOKENS, LIMIT, PROMPT = 0, 4, 3, [2, 3]
 NEW = 1.2
 """Drift of the policy that verifies."""
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+USUAL = {name: value for name, value in SAMPLING.items() if name != "logprobs"}
 EXACT = [OneHotReuse(), BlockReuse(top=TOKENS), BlockReuse(top=2), ResidualReuse(top=TOKENS)]
 PASS = 250
 FAR = 1e-2
@@ -124,7 +125,7 @@ class Remote:
 
 
 def a_plan(reuse, **fields):
-    defaults = Plan(reuse, "", frozenset({END}), 8, LIMIT, 64, True, False, 0, 10**6, None, {})
+    defaults = Plan(reuse, "", frozenset({END}), 8, LIMIT, 64, USUAL, True, False, 0, 10**6, None, {})
     return replace(defaults, **fields)
 
 
@@ -276,6 +277,7 @@ def test_without_reuse_verl_s_server_gets_verl_s_own_requests():
     assert store.metrics(1)["redraft/own_response/no_reuse"] == 5
 
 
+@pytest.mark.parametrize("rule", [OneHotReuse(), RandomReuse()], ids=["one_hot", "random"])
 @pytest.mark.parametrize(
     ("sampling", "further", "why"),
     [
@@ -284,13 +286,21 @@ def test_without_reuse_verl_s_server_gets_verl_s_own_requests():
         (SAMPLING, {"image_data": ["an image"]}, "images"),
     ],
 )
-def test_what_cannot_be_scored_gets_verl_s_own_response_and_is_counted(sampling, further, why):
-    store, server = DraftStore(a_plan(OneHotReuse())), Server()
+def test_what_cannot_be_scored_gets_verl_s_own_response_and_is_counted(rule, sampling, further, why):
+    store, server = DraftStore(a_plan(rule)), Server()
     roll_out(store, server, 1, 5, sampling=sampling, **further)
     assert [(prompt, params, more) for _, prompt, params, more in server.asked] == [(PROMPT, sampling, further)] * 5
     metrics = store.metrics(1)
     assert metrics[f"redraft/own_response/{why}"] == metrics["redraft/responses"] == 5
     assert metrics["redraft/memory/drafts"] == 0
+
+
+@pytest.mark.parametrize(("configured", "top_k", "drafts"), [(5, 5, 5), (5, -1, 0), (0, -1, 5), (-1, 0, 5)])
+def test_a_rule_that_scores_nothing_has_drafts_for_requests_as_they_are_configured(configured, top_k, drafts):
+    plan = a_plan(RandomReuse(), sampling=USUAL | {"temperature": 0.7, "top_k": configured})
+    store = DraftStore(plan)
+    roll_out(store, Server(), 1, 5, sampling=SAMPLING | {"temperature": 0.7, "top_k": top_k})
+    assert store.metrics(1)["redraft/memory/drafts"] == drafts
 
 
 class Broken(Server):

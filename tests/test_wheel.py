@@ -372,11 +372,13 @@ def test_the_package_is_light_until_a_public_name_is_used():
         redraft.nothing  # noqa: B018
 
 
-def test_the_example_of_the_documentation_prints_what_it_says_and_all_names_are_there():
+def test_the_examples_of_the_documentation_print_what_they_say_and_all_names_are_there():
     text = (ROOT / "docs/api.md").read_text()
-    example, said = re.search(r"```python\n(.*?)```\n\nIt prints\n\n```\n(.*?)```", text, flags=re.S).groups()
-    result = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)
-    assert result.stdout == said
+    examples = re.findall(r"```python\n(.*?)```\n\nIt prints\n\n```\n(.*?)```", text, flags=re.S)
+    assert len(examples) == text.count("```python") == 2
+    for example, printed in examples:
+        result = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)
+        assert result.stdout == printed
     named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `")))
     assert named == redraft.__all__
     for name in redraft.__all__:

@@ -92,20 +92,26 @@ class PromptMemory:
             found[known.number] = Task(known.number, known.visits, len(indices)), indices
         return found
 
-    def put(self, groups: Iterable[Group]) -> None:
-        """Store the groups of all tasks of the last call of `tasks`, and drop prompts above the token limit."""
+    def put(self, groups: Iterable[Group]) -> int:
+        """Store the groups of all tasks of the last call of `tasks`, and drop prompts above the token limit.
+
+        Returns:
+            number of prompts that were dropped.
+        """
         by_number = {known.number: known for known in self._known.values()}
         for group in groups:
             self.memory.put(group)
             known = by_number[group.prompt]
             known.visits, known.tokens = group.visit + 1, self._tokens_of(group.prompt)
-        newer = 0
+        newer, dropped = 0, 0
         for name, known in reversed(list(self._known.items())):
             if newer >= self.most_tokens or not known.tokens:
+                dropped += known.tokens > 0
                 self.memory.drop(known.number)
                 del self._known[name]
             else:
                 newer += known.tokens
+        return dropped
 
     def save(self, folder: Path, owner: dict[str, Any]) -> None:
         """Write the memory into a folder.

@@ -161,10 +161,10 @@ class ReuseRollout(TrainerCallback):
         step = self.memory.counters["rollouts"]
         tasks = self.memory.tasks(prompts)
         groups = self._groups(tasks, prompts, engine, trainer, self.rule, self.memory.memory, "rollout", step)
-        self.memory.put(groups)
+        dropped = self.memory.put(groups)
         self.memory.counters["rollouts"] += 1
         rollouts = _in_rows(groups, tasks, len(prompts))
-        for name, value in metrics(rollouts).items():
+        for name, value in (metrics(rollouts) | {"dropped": float(dropped)}).items():
             # As the `log_metric` of reward functions; TRL averages over the generations of a logging step.
             trainer._log_metric(f"reuse/{name}", value)
         return rollouts

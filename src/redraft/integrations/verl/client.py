@@ -16,8 +16,6 @@ from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Sample, Task
 
 logger = logging.getLogger(__name__)
-PLAIN = {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
-"""Sampling parameters at which vLLM scores tokens as it samples them; `top_k` is checked too."""
 FORWARDED = ("priority", "mm_processor_kwargs")
 """Arguments of a request without images that verl passes on to its server."""
 _said: set[str] = set()
@@ -100,11 +98,8 @@ class DraftingClient:
         # The tokens of a prompt do not tell one image from another.
         if any(further.get(name) for name in ("image_data", "video_data", "audio_data")):
             return "images"
-        # A greedy baseline, for example.
-        if self.plan.reuse.scores and (
-            any(params.get(name, value) != value for name, value in PLAIN.items())
-            or params.get("top_k", -1) not in (-1, 0)
-        ):
+        # A greedy baseline, for example. To vLLM a top_k of 0 is the same as -1.
+        if any((params.get(name, value) or -1) != (value or -1) for name, value in self.plan.sampling.items()):
             return "other_sampling"
         return ""
 

@@ -45,6 +45,7 @@ class Plan:
         replaced: why it is not the configured method; empty if it is.
         stops: tokens that end a response on verl's servers.
         prompt_length, response_length, max_model_len: verl's limits, tokens.
+        sampling: configured parameters; a request with others, such as for a greedy baseline, gets no draft.
         biased: whether the servers report log-probabilities of sampled tokens after a request's biases.
         seeded: whether requests need seeds, as with verl's `full_determinism`.
         capacity: largest number of responses in memory.
@@ -58,6 +59,7 @@ class Plan:
     prompt_length: int
     response_length: int
     max_model_len: int
+    sampling: Mapping[str, float]
     biased: bool
     seeded: bool
     seed: int
@@ -206,6 +208,8 @@ def plan(config: Any, settings: ReuseSettings, stops: frozenset[int], max_model_
         prompt_length=rollout.prompt_length,
         response_length=rollout.response_length,
         max_model_len=max_model_len,
+        # verl has no other penalty than 1 in training.
+        sampling={name: rollout[name] for name in ("temperature", "top_p", "top_k")} | {"repetition_penalty": 1.0},
         biased=vllm.get("logprobs_mode", rollout.get("logprobs_mode")) == "processed_logprobs",
         seeded=bool(rollout.get("full_determinism")),
         seed=settings.seed,
