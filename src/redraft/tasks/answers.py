@@ -115,9 +115,28 @@ def letter(content: str) -> str | None:
     match = _CHOICE.fullmatch(content)
     if not match or not match.lastindex:
         return None
-    found = match[match.lastindex]
-    others = _labels(content[match.end(match.lastindex) :].lstrip(".:)"), in_parentheses=match.lastindex == 1)
+    found, rest = match[match.lastindex], content[match.end(match.lastindex) :]
+    if _lists_options(found, rest, in_parentheses=match.lastindex == 1):
+        return None
+    others = _labels(rest.lstrip(".:)"), in_parentheses=match.lastindex == 1)
     return found if others <= {found} else None
+
+
+def _lists_options(found: str, rest: str, *, in_parentheses: bool) -> bool:
+    """Test for the options after `found` in the text after it, each with its label in the same style.
+
+    A single one counts after a comma or on another line, and after `(A)` anywhere: in `D. E. coli` it is a word.
+    """
+    end = rest[:1] if rest[:1] and rest[0] in ".):" else ""
+    position, count, separated = 1, 0, False
+    for label in LETTERS[LETTERS.index(found) + 1 :]:
+        text = f"({label})" if in_parentheses else label + end
+        match = re.compile(rf"(?<=[\s,;]){re.escape(text)}(?=[\s,;]|\Z)").search(rest, position)
+        if not match or not end:
+            break
+        position, count = match.end(), count + 1
+        separated |= bool(re.search(r"(?:[,;]\s*|\n\s*|\\+\s*)\Z", rest[: match.start()]))
+    return count > 1 or (count == 1 and (separated or (in_parentheses and found == "A")))
 
 
 def _labels(text: str, *, in_parentheses: bool) -> set[str]:

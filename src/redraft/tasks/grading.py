@@ -25,7 +25,9 @@ from math_verify.errors import TimeoutException
 from math_verify.parser import get_last_eq, should_treat_as_complex
 from sympy import (  # type: ignore[import-untyped]
     Derivative,
+    Eq,
     Expr,
+    FiniteSet,
     Float,
     I,
     Integer,
@@ -64,7 +66,11 @@ _CLEAN_UP = LatexExtractionConfig().normalization_config
 """math-verify's settings, applied in two parts: before units are removed, and after."""
 _BEFORE_UNITS = replace(_CLEAN_UP, boxed="none", units=False, nits=False, malformed_operators=False)
 _AFTER_UNITS = replace(_CLEAN_UP, boxed="none", units=False, basic_latex=False)
-_UNITS = re.compile(rf"(?:(?>(?:\\cdot|\\,|[\s/])*)\\(?:text|mbox)\s*{ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z", re.S)
+_UNITS = re.compile(
+    r"(?:(?>(?:\\(?:cdot|times)(?![A-Za-z])|\\[,;:! ]|[\s/])*)"
+    rf"\\(?:text|mbox)\s*{ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z",
+    re.S,
+)
 """Texts at the end, as a unit such as m/s is written, each with its power."""
 
 if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
@@ -111,6 +117,8 @@ def compare(content: str, answer: str) -> Outcome:
         # The text is last in the list. Reversed, texts are compared before values, which may be slow to compute.
         candidate = read(content)[::-1]
         gold, candidate = _without_percent(gold, candidate), _without_percent(candidate, gold)
+        gold, candidate = _with_symbol(answer, gold, candidate), _with_symbol(content, candidate, gold)
+        gold, candidate = _with_list(gold), _with_list(candidate)
         return Outcome.CORRECT if limited(SECONDS, equal, gold, candidate) else Outcome.WRONG
     except TimeoutException:  # a BaseException, since sympy's own handlers would swallow an Exception
         return Outcome.TIMEOUT
@@ -145,12 +153,16 @@ def read_latex(content: str) -> list[Any]:
 
     No time limit; raises exceptions of nearly any type.
     """
-    latex = normalize_latex(rewrite(content), _BEFORE_UNITS)
-    latex = normalize_latex(_without_unit(latex), _AFTER_UNITS)
+    latex = normalize_latex(_without_unit(_clean(content)), _AFTER_UNITS)
     value = _value(latex)
     if value is None and (percentage := _percentage(latex)) and (number := _value(percentage)) is not None:
         value = convert_to_pct(number)
     return ([] if value is None else [value]) + ([latex] if latex else [])
+
+
+def _clean(content: str) -> str:
+    """LaTeX of a box in math-verify's notation, with its unit."""
+    return normalize_latex(rewrite(content), _BEFORE_UNITS)
 
 
 def _percentage(latex: str) -> str | None:
@@ -165,7 +177,9 @@ def _without_unit(latex: str) -> str:
     """
     latex = _UNITS.sub("", latex).strip() or latex
     bare = units_regex.sub(r"\1", units_regex.sub(r"\1", latex)).strip()
-    variable = len(latex[len(bare) :].strip()) == 1 and _LETTER.search(bare.rpartition("=")[2])
+    dropped, (left, _, right) = latex[len(bare) :].strip(), bare.rpartition("=")
+    # Another letter next to it, or the argument of the function whose value it is in, as in f(t) = 2t.
+    variable = len(dropped) == 1 and (_LETTER.search(right) or re.search(rf"\([^()]*\b{dropped}\b[^()]*\)", left))
     return latex if variable or not bare else bare
 
 
@@ -249,6 +263,28 @@ def _without_percent(forms: list[Any], others: list[Any]) -> list[Any]:
         return forms
     values = limited(SECONDS, read_latex, percentage)[:-1]
     return [*forms, *(value for value in values if getattr(value, "is_number", False) and abs(value.evalf(3)) >= 1)]
+
+
+def _with_symbol(content: str, forms: list[Any], others: list[Any]) -> list[Any]:
+    r"""The parsed forms of an answer, and of it with the letter that was dropped from its end as a unit.
+
+    The letter counts as a symbol if the other answer has that symbol: \frac{1}{\sqrt{2}} c equals \frac{c}{\sqrt{2}}.
+    """
+    latex = _clean(content)
+    dropped = latex[len(_without_unit(latex)) :].strip()
+    symbols = {str(symbol) for other in others for symbol in getattr(other, "free_symbols", ())}
+    if dropped not in symbols:
+        return forms
+    value = limited(SECONDS, _value, normalize_latex(latex, _AFTER_UNITS))
+    return forms if value is None else [*forms, value]
+
+
+def _with_list(forms: list[Any]) -> list[Any]:
+    """The parsed forms of an answer, and the list that a symbol is equal to, which math-verify compares by elements."""
+    values = [
+        form.rhs for form in forms if isinstance(form, Eq) and form.lhs.is_Symbol and isinstance(form.rhs, FiniteSet)
+    ]
+    return [*forms, *values]
 
 
 def equal(gold: list[Any], candidate: list[Any]) -> bool:

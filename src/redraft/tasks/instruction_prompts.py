@@ -28,6 +28,8 @@ OWN_CONFLICTS: frozenset[frozenset[str]] = frozenset(
         ("length_constraints:number_words", "length_constraints:number_sentences"),
         *product([_LETTERS], ["keywords:existence", "keywords:frequency", "startend:end_checker"]),
         (_LETTERS, "length_constraints:nth_paragraph_first_word"),
+        # P.P.S and "Part 1" have the letter p, which may be limited
+        *product([_LETTERS], ["detectable_content:postscript", "detectable_format:multiple_sections"]),
         ("keywords:forbidden_words", "startend:end_checker"),
         # a section's heading counts only in its exact case
         *product(_CASES, ["detectable_format:multiple_sections"]),

@@ -24,7 +24,14 @@ _WORD = re.compile(r"[A-Za-z]{2}|:")
 _NAME = re.compile(r"[A-Za-z()\s]*")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _SYMBOL = r"(?:[A-Za-z]|\\[A-Za-z]+)"
+_GREEK = r"\\(?:pi|alpha|beta|theta|lambda|mu|omega|phi|rho|sigma|tau)(?![A-Za-z])"
 _INDEX = r"(?:\s*_\s*(?:\{\s*(\w+)\s*\}|(\w)))?"
+_QUOTIENT = re.compile(r"(?:/|÷|:|\\div)\s*\Z")
+_LETTER = re.compile("[A-Za-z]")
+_TERM = re.compile(r"[A-Za-z0-9+*^ -]+")
+_SIGNS = {"+": "plus", "-": "minus", "*": "times", "^": "power"}
+_ROOTS = re.compile(r"\\[dt]?frac\s*\{([^{}\\]*)\\pm((?:[^{}\\]|\\sqrt\s*\{[^{}]*\})*)\}\s*\{([^{}]*)\}")
+r"""A fraction with \pm in its numerator."""
 _NUMERIC = re.compile(r"(?:[-+*/^_().,{}\s\d]|\\(?:[dt]?frac|sqrt|cdot|times|pm|pi|infty)(?![A-Za-z])|\\[$%])+")
 """LaTeX of numbers alone: no letters, so that no unit or word is in it."""
 
@@ -65,7 +72,8 @@ def _mixed(match: re.Match[str]) -> str:
 
 def _repeating(match: re.Match[str]) -> str:
     """The fraction that equals a decimal whose last digits repeat."""
-    whole, fixed, period = match.groups()
+    whole, fixed, *periods = match.groups()
+    period = periods[0] or periods[1]
     shift = 10 ** len(fixed)
     value = Fraction(int(f"{whole}{fixed}{period}") - int(f"{whole}{fixed}"), shift * (10 ** len(period) - 1))
     return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
@@ -74,7 +82,32 @@ def _repeating(match: re.Match[str]) -> str:
 def _scientific(match: re.Match[str]) -> str:
     r"""`8.7 \times 10^{8}` as `87 \times 10^{7}`, since 8.7 times a power of ten has a rounding error in sympy."""
     whole, decimals, *powers = match.groups()
+    if _QUOTIENT.search(match.string[: match.start()]):  # 6/2.5 \times 10^2 is a product of a quotient
+        return match[0]
     return f"{whole}{decimals} \\times 10^{{{int(powers[0] or powers[1]) - len(decimals)}}}"
+
+
+def _common(match: re.Match[str]) -> str:
+    r"""A symbol for the gcd or lcm of expressions with symbols: in sympy \gcd(m, n) is 1."""
+    arguments = sorted(argument.strip() for argument in match[2].split(","))
+    if len(arguments) < 2 or not all(map(_TERM.fullmatch, arguments)) or not _LETTER.search(match[2]):
+        return match[0]
+    name = "and".join("".join(_SIGNS.get(sign, sign) for sign in argument if sign != " ") for argument in arguments)
+    return f"g_{{{match[1]}{name}}}"
+
+
+def _both_signs(content: str) -> str:
+    r"""A list in which a fraction with one \pm in its numerator, the roots of a quadratic, is two elements."""
+    if content.count(r"\pm") != 1 or not (match := _ROOTS.search(content)):
+        return content
+    start = max(content.rfind(sign, 0, match.start()) for sign in ",;{[(") + 1
+    ends = [end for sign in ",;" if (end := content.find(sign, match.end())) >= 0]
+    end = min(ends, default=len(content))
+    if any(sign in content[start:end].replace(match[0], "") for sign in "{}()[]\\"):
+        return content
+    before, after = content[start : match.start()], content[match.end() : end]
+    values = [f"{before}\\frac{{{match[1]}{sign}{match[2]}}}{{{match[3]}}}{after}" for sign in "+-"]
+    return f"{content[:start]}{', '.join(values)}{content[end:]}"
 
 
 def _derivative(match: re.Match[str]) -> str:
@@ -92,6 +125,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(pattern, re.S), replacement)
     for pattern, replacement in (
         # Delimiters of formulas; a line break may have a length in brackets after it.
+        (r"(?<=\\\\)\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|mu)\s*\]", " "),
         (r"\\\\|\\[\[\]()]", lambda match: match[0] if match[0] == r"\\" else " "),
         (r"\A\$(?=[^$]*\Z)", ""),  # the one at the end is gone already
         (r"∞", r"\\infty "),
@@ -117,6 +151,11 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
             r"(?:\s*[CF]\s*\Z)?",
             " ",
         ),
+        # Units with a letter that is no text.
+        (r"(?:\\mu(?![A-Za-z])|[μµ])\s*\\(text|mathrm|mbox)\s*\{", r"\\\1{μ"),
+        (r"(?<=\d)" + _BLANK + r"*(?:\\mu(?![A-Za-z])|[μµ])\s*m\Z", r"\\text{μm}"),
+        (r"(?<=\d)" + _BLANK + r"*(?:\\AA(?![A-Za-z])|Å)", r"\\text{Å}"),
+        (r"(?<=\d)" + _BLANK + r"*(?:\\Omega|Ω)\s*\Z", r"\\text{Ω}"),
         # Numbers.
         (r"(?<=\d)\^\s*\{?\s*\\(?:text|mathrm|textrm)\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", " "),
         (
@@ -124,7 +163,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
             _digits,
         ),
         (r"(?<![\d./\\_^])(\d{1,9})" + _BLANK + r"+(\d{1,9})/(\d{1,9})(?![\d./])", _mixed),
-        (r"(?<![\d.])(\d{1,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*\{(\d{1,20})\}(?!\d|\\dot)", _repeating),
+        (r"(?<![\d.])(\d{1,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d|\\dot)", _repeating),
         (r"(?<=[\d}])" + _BLANK + r"+(?=\\?%)", ""),
         (r"(?<=\d)\.(?=\s*(?:[/)}\],;]|\\(?:times|cdot)))", ""),
         # LaTeX would read Euler's number in 4.5e33. 58 of Minerva Math's 272 answers are written this way. A name may
@@ -134,14 +173,23 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
             r"(?=(?:(?:\\[,;: ]|~|\s)*\\(?:text|mathrm|mbox)\{[^{}]*\})?\Z)",
             lambda match: f"{match[1]}{match[2]} \\times 10^{{{int(match[3])}}}",
         ),
-        (r"(?<![\d.,])(\d+)\.(\d+)\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*(-?\d{1,3})\s*\}|(\d)(?!\d))", _scientific),
+        (r"(?<![\d.])10\s*\^\s*([-+]\d{1,3})(?!\d)", r"10^{\1}"),
+        (
+            r"(?<![\d.,])(\d+)\.(\d+)" + _BLANK + r"*(?:\\(?:times|cdot)|[×*])" + _BLANK + r"*\{?10\}?\s*\^\s*"
+            r"(?:\{\s*([-+]?\d{1,3})\s*\}|(\d)(?!\d))",
+            _scientific,
+        ),
         (r"√\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt{\1}"),
         (r"\\[ns](?:ice)?frac(?=\s*\{)", r"\\frac"),
         (r"\\([dt]?binom)\s*(\d)\s*(\d)", r"\\\1{\2}{\3}"),
         (r"\^\s*" + _PARENTHESES, r"^{\1}"),
         (r"\\?sqrt\s*" + _PARENTHESES, r"\\sqrt{\1}"),
         # A symbol with an index, which the grammar would take for an exponent of ten.
-        (r"(?<![A-Za-z\\])E(?=\s*_)", r"\\text{E}"),
+        (r"(\\[A-Za-z]+)|E(?=\s*_)", lambda match: match[1] or r"\text{E}"),
+        (
+            r"\\(?:(?:operatorname|mathrm|text)\s*\{\s*)?(gcd|lcm)\s*\}?\s*(?:\\left)?\(([^()]*?)(?:\\right)?\)",
+            _common,
+        ),
         # The grammar takes it for the gamma function or for Euler's constant, so that \gamma - 1 is infinite.
         (r"\\gamma(?![A-Za-z])" + _INDEX, lambda match: f"g_{{gamma{match[1] or match[2] or ''}}}"),
         # In sympy the derivative of one symbol by another is 0. Here it is a symbol of its own.
@@ -155,6 +203,13 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
             _primed,
         ),
         (r"(?<!matrix\})\^\s*(?:\{\s*T\s*\}|T)", r"^{(T)}"),
+        # An argument without braces: a Greek letter, and a digit after the index of a root.
+        (r"\\sqrt\s*(" + _GREEK + ")", r"\\sqrt{\1}"),
+        (r"\\sqrt\s*(\[\d+\])\s*(\d)(?!\d)", r"\\sqrt\1{\2}"),
+        (r"\\frac\s*(" + _GREEK + r"|\d)\s*(?=\\|\{|\d)", r"\\frac{\1}"),
+        (r"\\frac\s*(" + ARGUMENT + r")\s*(" + _GREEK + r"|\d)", r"\\frac\1{\3}"),
+        # math-verify would take the first digit after any later brace for the denominator, as in \frac{1}{2} e^{x} 5.
+        (r"(?<=\})\s?(?=\d)", lambda match: "  " if r"\frac" in match.string else match[0]),
         # Braces and blanks.
         (r"\\([lr])brace(?![A-Za-z])", lambda match: "\\{" if match[1] == "l" else "\\}"),
         (r"\\langle([^,\\]*+,(?>(?:(?!\\[lr]angle).)*))\\rangle", r"(\1)"),
@@ -172,7 +227,7 @@ def rewrite(content: str) -> str:
         return content
     for pattern, replacement in _REWRITES:
         content = pattern.sub(replacement, content).strip()
-    return _without_end(content)
+    return _without_end(_both_signs(content))
 
 
 def _without_end(content: str) -> str:
