@@ -438,17 +438,14 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
     frame = points.groupby(["point", "seed"])["value"].mean().unstack("seed").dropna(how="all")
     if x == "epoch" or frame.empty:
         return frame
+    # Figures add 1, so that the initial policy is at 0 and the policy after step 6 at 6.
+    at, scale = points["step"] - 1.0, 1.0
     if x in SPENT:
         quantity_spent, scale = SPENT[x]
         spent = spent_at(runs, quantity_spent, cell)
-        places = [
-            scale * spent[int(seed), int(step)] for seed, step in zip(points["seed"], points["step"], strict=True)
-        ]
-    else:
-        # Figures add 1, so that the initial policy is at 0 and the policy after step 6 at 6.
-        places = list(points["step"] - 1)
-    known = points.assign(place=places)[points["value"].notna()]
-    return frame.set_axis(pd.Index(known.groupby("point")["place"].mean(), name=x), axis=0)
+        at = pd.Series([spent[key] for key in zip(points["seed"], points["step"], strict=True)], points.index)
+    places = points.assign(at=at)[points["value"].notna()].groupby("point")["at"]
+    return frame.set_axis(pd.Index([scale * float(np.mean(part)) for _, part in places], name=x), axis=0)
 
 
 def _aligned(runs: Runs, cell: str, policies: pd.DataFrame) -> pd.DataFrame:
