@@ -15,6 +15,14 @@ from redraft.tasks.notation import rewrite
 from redraft.tasks.qualifiers import meanings
 
 RIGHT = [
+    # The imaginary unit next to a symbol
+    ("e^{it}", "e^{i t}"),
+    ("e^{-ikx}", "e^{-i k x}"),
+    ("a+bi", "a+b i"),
+    ("(a+bi)^2", "a^2-b^2+2abi"),
+    (r"\cos x+i\sin x", "e^{ix}"),
+    (r"\sum_{i=1}^n ix", r"\sum_{i=1}^n i x"),
+    ("in", "ni"),
     # Greatest common divisors, signs, matrices, powers of ten, arguments without braces, units
     (r"2^{\gcd(m,n)}-1", r"2^{\gcd(n,m)}-1"),
     (r"\operatorname{lcm}(a,b)", r"\mathrm{lcm}(b,a)"),
@@ -234,6 +242,10 @@ RIGHT = [
     ("10^{-5}", "10\u207b\u2075"),
 ]
 WRONG = [
+    ("a+bi", "a-b i"),
+    (r"\cos x+i\sin x", "e^{-ix}"),
+    ("(a+bi)^2", "a^2+b^2+2abi"),
+    ("n_i", "n_j"),
     # The same
     (r"m+n-\gcd(m,n)", "m+n-1"),
     (r"2^{\gcd(m,n)}-1", "1"),

@@ -58,7 +58,8 @@ SLOW = (Integral, Sum, Product, Limit, Derivative)
 _INTEGER = re.compile(r"\d+")
 _NUMBER = re.compile(r"\{?\d+(?:\.\d+)?\}?")
 _FRACTION = re.compile(r"\{?\\frac\{(\d+)\}\{(\d+)\}\}?")
-_IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])")
+_IMAGINARY = re.compile(r"(?<![A-Za-z\\])(?:(?!pi|phi|psi|chi)[A-Za-hj-z]{0,2}i|i(?!f|s)[A-Za-hj-z]{1,2})(?![A-Za-z])")
+"""A letter i, alone or with up to two letters on one side, as in a + bi and e^{ikx}; no word such as `if`."""
 _SERIES = re.compile(r"\\(?:sum|prod|int|lim)(?![A-Za-z])")
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z]+")
 
