@@ -104,7 +104,7 @@ def test_responses_of_the_third_pass_have_the_policy_s_distribution_if_the_rule_
     indices = [SPACE.index[tuple(tokens)] for tokens in found["completion_ids"]]
     test = g_test(np.bincount(indices, minlength=len(expected)), expected)
     assert test.rejected != exact, test
-    kept = dict(trainer.logged[-6:]).get("reuse/kept_share", 0)
+    kept = dict(trainer.logged[-7:]).get("reuse/kept_share", 0)
     assert kept > 0.1
     if exact:  # the policy's log-probabilities, also of kept tokens
         totals = np.exp([sum(log_probs) for log_probs in found["logprobs"]])
@@ -120,8 +120,9 @@ def test_responses_are_in_the_order_of_the_prompts_and_continue_the_draft_of_the
     assert len(set(map(tuple, first["completion_ids"]))) > 2
     again = rollout(["2 2 1", "2", "2", "1 2", "1 2", "1 2", "1 1"], trainer)
     assert again["completion_ids"][:-1] == [first["completion_ids"][row] for row in (5, 2, 3, 0, 1, 4)]
-    logged = dict(trainer.logged[-6:])
+    logged = dict(trainer.logged[-7:])
     assert logged["reuse/kept_share"] == 1
+    assert logged["reuse/dropped"] == 0
     assert logged["reuse/drafts"] == pytest.approx(6 / 7), "a new prompt has no draft"
     assert logged["reuse/saved_tokens"] == logged["reuse/verified_tokens"] == sum(map(len, first["completion_ids"]))
     assert logged["reuse/decoded_tokens"] == len(again["completion_ids"][-1])
@@ -161,9 +162,10 @@ def test_the_memory_is_bounded_and_forgets_the_prompt_that_was_rolled_out_first(
     rollout(["1"], trainer)  # the most recent one now
     rollout(["2 2"], trainer)
     assert len(rollout.memory) == 9
+    assert [value for name, value in trainer.logged if name == "reuse/dropped"] == [0, 0, 1], "2 is dropped"
     for prompt, drafts in (("1", 1), ("2", 0)):
         rollout([prompt], trainer)
-        assert ("reuse/drafts", drafts) in trainer.logged[-6:], prompt
+        assert ("reuse/drafts", drafts) in trainer.logged[-7:], prompt
     assert len(rollout.memory.memory) == 3
 
 
@@ -362,7 +364,7 @@ def test_drafts_of_another_limit_or_other_end_tokens_keep_the_policy_s_distribut
     trainer.args.max_completion_length, trainer.eos_token_ids = 3, [0]
     update(model, policies[1])
     found = rollout([TEXT] * 1000, trainer)["completion_ids"]
-    assert dict(trainer.logged[-6:])["reuse/kept_share"] > 0.05
+    assert dict(trainer.logged[-7:])["reuse/kept_share"] > 0.05
     expected = ModelPolicy(SPACE, policies[1]).response_distribution()
     counts = np.bincount([SPACE.index[tuple(tokens)] for tokens in found], minlength=len(expected))
     assert not g_test(counts, expected).rejected
@@ -373,7 +375,7 @@ def test_another_number_of_generations_has_drafts_for_the_indices_that_were_ther
     rollout, trainer = ReuseRollout(), trainer_of(model)
     for count, drafts in ((6, 0), (4, 1), (8, 0.75)):
         rollout([TEXT] * count, trainer)
-        assert dict(trainer.logged[-6:])["reuse/drafts"] == drafts
+        assert dict(trainer.logged[-7:])["reuse/drafts"] == drafts
 
 
 def test_another_trainer_begins_with_an_empty_memory_and_gets_the_callback(policies, model):
