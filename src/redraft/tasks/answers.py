@@ -125,8 +125,11 @@ def letter(content: str) -> str | None:
 def _lists_options(found: str, rest: str, *, in_parentheses: bool) -> bool:
     """Test for the options after `found` in the text after it, each with its label in the same style.
 
-    A single one counts after a comma or on another line, and after `(A)` anywhere: in `D. E. coli` it is a word.
+    A single one counts on another line, and after a comma except in the style of `C. elegans, D. melanogaster`. In
+    `D. E. coli` and in `(A) Both (B) and (C)` it is none.
     """
+    if _ABOUT_OPTIONS.match(rest.lstrip(".:) ")):
+        return False
     end = rest[:1] if rest[:1] and rest[0] in ".):" else ""
     position, count, separated = 1, 0, False
     for label in LETTERS[LETTERS.index(found) + 1 :]:
@@ -135,8 +138,8 @@ def _lists_options(found: str, rest: str, *, in_parentheses: bool) -> bool:
         if not match or not end:
             break
         position, count = match.end(), count + 1
-        separated |= bool(re.search(r"(?:[,;]\s*|\n\s*|\\+\s*)\Z", rest[: match.start()]))
-    return count > 1 or (count == 1 and (separated or (in_parentheses and found == "A")))
+        separated |= bool(re.search(r"(?:\n|\\)\s*\Z" if end == "." else r"(?:[,;\n]|\\)\s*\Z", rest[: match.start()]))
+    return count > 1 or separated
 
 
 def _labels(text: str, *, in_parentheses: bool) -> set[str]:

@@ -41,7 +41,7 @@ from sympy import (  # type: ignore[import-untyped]
 )
 
 from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, extract
-from redraft.tasks.notation import ARGUMENT, rewrite
+from redraft.tasks.notation import ARGUMENT, both_signs, rewrite
 from redraft.tasks.qualifiers import contradict
 
 T = TypeVar("T")
@@ -58,8 +58,11 @@ SLOW = (Integral, Sum, Product, Limit, Derivative)
 _INTEGER = re.compile(r"\d+")
 _NUMBER = re.compile(r"\{?\d+(?:\.\d+)?\}?")
 _FRACTION = re.compile(r"\{?\\frac\{(\d+)\}\{(\d+)\}\}?")
-_IMAGINARY = re.compile(r"(?<![A-Za-z\\])(?:(?!pi|phi|psi|chi)[A-Za-hj-z]{0,2}i|i(?!f|s)[A-Za-hj-z]{1,2})(?![A-Za-z])")
-"""A letter i, alone or with up to two letters on one side, as in a + bi and e^{ikx}; no word such as `if`."""
+_IMAGINARY = re.compile(
+    r"(?<![A-Za-z\\])(?:i|(?<!_)(?<!_\{)(?:(?!pi|phi|psi|chi)[A-Za-hj-z]{1,2}i|i(?!f|s)[A-Za-hj-z]{1,2}))(?![A-Za-z])"
+)
+"""A letter i, alone or with up to two letters on one side, as in a + bi and e^{ikx}; no word such as `if`, and
+no index."""
 _SERIES = re.compile(r"\\(?:sum|prod|int|lim)(?![A-Za-z])")
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z]+")
 
@@ -69,7 +72,7 @@ _BEFORE_UNITS = replace(_CLEAN_UP, boxed="none", units=False, nits=False, malfor
 _AFTER_UNITS = replace(_CLEAN_UP, boxed="none", units=False, basic_latex=False)
 _UNITS = re.compile(
     r"(?:(?>(?:\\(?:cdot|times)(?![A-Za-z])|\\[,;:! ]|[\s/])*)"
-    rf"\\(?:text|mbox)\s*{ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z",
+    rf"\\(?:text|mbox)\s*(?!\{{\s*\(?\d){ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z",
     re.S,
 )
 """Texts at the end, as a unit such as m/s is written, each with its power."""
@@ -154,7 +157,7 @@ def read_latex(content: str) -> list[Any]:
 
     No time limit; raises exceptions of nearly any type.
     """
-    latex = normalize_latex(_without_unit(_clean(content)), _AFTER_UNITS)
+    latex = normalize_latex(both_signs(_without_unit(_clean(content))), _AFTER_UNITS)
     value = _value(latex)
     if value is None and (percentage := _percentage(latex)) and (number := _value(percentage)) is not None:
         value = convert_to_pct(number)

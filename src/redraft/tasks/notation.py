@@ -25,12 +25,11 @@ _NAME = re.compile(r"[A-Za-z()\s]*")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _SYMBOL = r"(?:[A-Za-z]|\\[A-Za-z]+)"
 _GREEK = r"\\(?:pi|alpha|beta|theta|lambda|mu|omega|phi|rho|sigma|tau)(?![A-Za-z])"
+_MU = r"(?:\\mu(?![A-Za-z])|[μµ])"
 _INDEX = r"(?:\s*_\s*(?:\{\s*(\w+)\s*\}|(\w)))?"
 _QUOTIENT = re.compile(r"(?:/|÷|:|\\div)\s*\Z")
 _LETTER = re.compile("[A-Za-z]")
-_TERM = re.compile(r"[A-Za-z0-9+*^ -]+")
-_SIGNS = {"+": "plus", "-": "minus", "*": "times", "^": "power"}
-_ROOTS = re.compile(r"\\[dt]?frac\s*\{([^{}\\]*)\\pm((?:[^{}\\]|\\sqrt\s*\{[^{}]*\})*)\}\s*\{([^{}]*)\}")
+_ROOTS = re.compile(r"\\[dt]?frac\s*\{([^{}\\]*)\\pm((?:[^{}\\]|\\sqrt\s*(?:\{[^{}]*\}|\d))*)\}\s*\{([^{}]*)\}")
 r"""A fraction with \pm in its numerator."""
 _NUMERIC = re.compile(r"(?:[-+*/^_().,{}\s\d]|\\(?:[dt]?frac|sqrt|cdot|times|pm|pi|infty)(?![A-Za-z])|\\[$%])+")
 """LaTeX of numbers alone: no letters, so that no unit or word is in it."""
@@ -90,17 +89,20 @@ def _scientific(match: re.Match[str]) -> str:
 def _common(match: re.Match[str]) -> str:
     r"""A symbol for the gcd or lcm of expressions with symbols: in sympy \gcd(m, n) is 1."""
     arguments = sorted(argument.strip() for argument in match[2].split(","))
-    if len(arguments) < 2 or not all(map(_TERM.fullmatch, arguments)) or not _LETTER.search(match[2]):
+    if len(arguments) < 2 or not _LETTER.search(match[2].replace(r"\cdot", "").replace(r"\times", "")):
         return match[0]
-    name = "and".join("".join(_SIGNS.get(sign, sign) for sign in argument if sign != " ") for argument in arguments)
-    return f"g_{{{match[1]}{name}}}"
+    # The name has digits alone, since the grammar finds differentials and functions in letters.
+    signs = ",".join(argument.replace(" ", "") for argument in arguments)
+    return f"g_{{{1 if match[1] == 'gcd' else 2}{''.join(f'{ord(sign):03}' for sign in signs)}}}"
 
 
-def _both_signs(content: str) -> str:
+def both_signs(content: str) -> str:
     r"""A list in which a fraction with one \pm in its numerator, the roots of a quadratic, is two elements."""
     if content.count(r"\pm") != 1 or not (match := _ROOTS.search(content)):
         return content
     start = max(content.rfind(sign, 0, match.start()) for sign in ",;{[(") + 1
+    if start and content[start - 1] in "[(":
+        return content
     ends = [end for sign in ",;" if (end := content.find(sign, match.end())) >= 0]
     end = min(ends, default=len(content))
     if any(sign in content[start:end].replace(match[0], "") for sign in "{}()[]\\"):
@@ -121,6 +123,8 @@ def _primed(match: re.Match[str]) -> str:
     return f"{letter}_{{p{primes.count(chr(39)) + primes.count('prime')}{index[0] or index[1] or ''}}}"
 
 
+_BELOW = (r"\\frac\s*(" + ARGUMENT + r")\s*(" + _GREEK + r"|\d)", r"\\frac\1{\3}")
+"""A denominator without braces."""
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(pattern, re.S), replacement)
     for pattern, replacement in (
@@ -152,10 +156,14 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
             " ",
         ),
         # Units with a letter that is no text.
-        (r"(?:\\mu(?![A-Za-z])|[μµ])\s*\\(text|mathrm|mbox)\s*\{", r"\\\1{μ"),
-        (r"(?<=\d)" + _BLANK + r"*(?:\\mu(?![A-Za-z])|[μµ])\s*m\Z", r"\\text{μm}"),
-        (r"(?<=\d)" + _BLANK + r"*(?:\\AA(?![A-Za-z])|Å)", r"\\text{Å}"),
-        (r"(?<=\d)" + _BLANK + r"*(?:\\Omega|Ω)\s*\Z", r"\\text{Ω}"),
+        (
+            r"(\A|=\s*)([-+]?[\d.]+(?:[\d.]|\\times|[×^{}-]|" + _BLANK + r")*)" + _MU + r"\s*\\(?:text|mathrm|mbox)"
+            r"\s*\{\s*(m|s|g|L|l|A|V|C|F|H|T|W|J|Pa|Hz|mol|N)\s*\}\s*\Z",
+            r"\1\2\\text{μ\3}",
+        ),
+        (r"\A([-+]?\d+(?:\.\d+)?)" + _BLANK + "+" + _MU + r"\s*m\Z", r"\1\\text{μm}"),
+        (r"(?<=\d)" + _BLANK + r"*(?:\\AA(?![A-Za-z])|Å)\s*\Z", r"\\text{Å}"),
+        (r"\A([-+]?\d+(?:\.\d+)?)" + _BLANK + r"*(?:\\Omega|Ω)\s*\Z", r"\1\\text{Ω}"),
         # Numbers.
         (r"(?<=\d)\^\s*\{?\s*\\(?:text|mathrm|textrm)\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", " "),
         (
@@ -175,7 +183,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         ),
         (r"(?<![\d.])10\s*\^\s*([-+]\d{1,3})(?!\d)", r"10^{\1}"),
         (
-            r"(?<![\d.,])(\d+)\.(\d+)" + _BLANK + r"*(?:\\(?:times|cdot)|[×*])" + _BLANK + r"*\{?10\}?\s*\^\s*"
+            r"(?<![\d.,])(\d+)\.(\d+)" + _BLANK + r"*(?:\\(?:times|cdot)|[×*])" + _BLANK + r"*(?:10|\{10\})\s*\^\s*"
             r"(?:\{\s*([-+]?\d{1,3})\s*\}|(\d)(?!\d))",
             _scientific,
         ),
@@ -204,12 +212,17 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         ),
         (r"(?<!matrix\})\^\s*(?:\{\s*T\s*\}|T)", r"^{(T)}"),
         # An argument without braces: a Greek letter, and a digit after the index of a root.
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\sqrt\s*(" + _GREEK + ")", r"\\sqrt{\1}"),
         (r"\\sqrt\s*(\[\d+\])\s*(\d)(?!\d)", r"\\sqrt\1{\2}"),
         (r"\\frac\s*(" + _GREEK + r"|\d)\s*(?=\\|\{|\d)", r"\\frac{\1}"),
-        (r"\\frac\s*(" + ARGUMENT + r")\s*(" + _GREEK + r"|\d)", r"\\frac\1{\3}"),
+        # Again for fractions within each other, the inner one first.
+        _BELOW,
+        _BELOW,
+        _BELOW,
+        _BELOW,
         # math-verify would take the first digit after any later brace for the denominator, as in \frac{1}{2} e^{x} 5.
-        (r"(?<=\})\s?(?=\d)", lambda match: "  " if r"\frac" in match.string else match[0]),
+        (r"(?<=\})(?<!,\})\s?(?=\d)", lambda match: "  " if r"\frac" in match.string else match[0]),
         # Braces and blanks.
         (r"\\([lr])brace(?![A-Za-z])", lambda match: "\\{" if match[1] == "l" else "\\}"),
         (r"\\langle([^,\\]*+,(?>(?:(?!\\[lr]angle).)*))\\rangle", r"(\1)"),
@@ -227,7 +240,7 @@ def rewrite(content: str) -> str:
         return content
     for pattern, replacement in _REWRITES:
         content = pattern.sub(replacement, content).strip()
-    return _without_end(_both_signs(content))
+    return _without_end(content)
 
 
 def _without_end(content: str) -> str:
