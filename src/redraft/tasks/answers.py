@@ -125,21 +125,25 @@ def letter(content: str) -> str | None:
 def _lists_options(found: str, rest: str, *, in_parentheses: bool) -> bool:
     """Test for the options after `found` in the text after it, each with its label in the same style.
 
-    A single one counts on another line, and after a comma except in the style of `C. elegans, D. melanogaster`. In
-    `D. E. coli` and in `(A) Both (B) and (C)` it is none.
+    Labels count on other lines, after commas except in the style of `C. elegans, D. melanogaster`, and from two on if
+    all have texts or none has one. In `D. E. coli`, `(A) from (B) to (C)` and `(A) Both (B) and (C)` there is no list.
     """
-    if _ABOUT_OPTIONS.match(rest.lstrip(".:) ")):
+    if _ABOUT_OPTIONS.match(rest.lstrip(".:) ")) or not rest or rest[0] not in ".):":
         return False
-    end = rest[:1] if rest[:1] and rest[0] in ".):" else ""
-    position, count, separated = 1, 0, False
+    separator = r"(?:\n|\\)\s*\Z" if rest[0] == "." else r"(?:[,;\n]|\\)\s*\Z"
+    position, separated, with_text = 1, False, []
     for label in LETTERS[LETTERS.index(found) + 1 :]:
-        text = f"({label})" if in_parentheses else label + end
+        text = f"({label})" if in_parentheses else label + rest[0]
         match = re.compile(rf"(?<=[\s,;]){re.escape(text)}(?=[\s,;]|\Z)").search(rest, position)
-        if not match or not end:
+        if not match or re.match(r"\s+(?:is|are)\b", rest[match.end() :]):
             break
-        position, count = match.end(), count + 1
-        separated |= bool(re.search(r"(?:\n|\\)\s*\Z" if end == "." else r"(?:[,;\n]|\\)\s*\Z", rest[: match.start()]))
-    return count > 1 or separated
+        before = rest[position : match.start()]
+        if re.search(r"\b(?:and|n?or|from|to|than|of|point)\s+\Z", before):
+            break
+        separated |= bool(re.search(separator, before))
+        with_text.append(bool(before.strip(" ,;\n\\")))
+        position = match.end()
+    return separated or (len(with_text) > 1 and (all(with_text) or not (any(with_text) or rest[position:].strip())))
 
 
 def _labels(text: str, *, in_parentheses: bool) -> set[str]:

@@ -58,11 +58,7 @@ SLOW = (Integral, Sum, Product, Limit, Derivative)
 _INTEGER = re.compile(r"\d+")
 _NUMBER = re.compile(r"\{?\d+(?:\.\d+)?\}?")
 _FRACTION = re.compile(r"\{?\\frac\{(\d+)\}\{(\d+)\}\}?")
-_IMAGINARY = re.compile(
-    r"(?<![A-Za-z\\])(?:i|(?<!_)(?<!_\{)(?:(?!pi|phi|psi|chi)[A-Za-hj-z]{1,2}i|i(?!f|s)[A-Za-hj-z]{1,2}))(?![A-Za-z])"
-)
-"""A letter i, alone or with up to two letters on one side, as in a + bi and e^{ikx}; no word such as `if`, and
-no index."""
+_IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])")
 _SERIES = re.compile(r"\\(?:sum|prod|int|lim)(?![A-Za-z])")
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z]+")
 
@@ -71,9 +67,7 @@ _CLEAN_UP = LatexExtractionConfig().normalization_config
 _BEFORE_UNITS = replace(_CLEAN_UP, boxed="none", units=False, nits=False, malformed_operators=False)
 _AFTER_UNITS = replace(_CLEAN_UP, boxed="none", units=False, basic_latex=False)
 _UNITS = re.compile(
-    r"(?:(?>(?:\\(?:cdot|times)(?![A-Za-z])|\\[,;:! ]|[\s/])*)"
-    rf"\\(?:text|mbox)\s*(?!\{{\s*\(?\d){ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z",
-    re.S,
+    rf"(?:(?>(?:\\cdot|\\[,;:! ]|[\s/])*)\\(?:text|mbox)\s*{ARGUMENT}(?:\^-?\d|\^?\{{\^?-?\d+\}})?)+\Z", re.S
 )
 """Texts at the end, as a unit such as m/s is written, each with its power."""
 

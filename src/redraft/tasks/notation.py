@@ -88,11 +88,12 @@ def _scientific(match: re.Match[str]) -> str:
 
 def _common(match: re.Match[str]) -> str:
     r"""A symbol for the gcd or lcm of expressions with symbols: in sympy \gcd(m, n) is 1."""
-    arguments = sorted(argument.strip() for argument in match[2].split(","))
-    if len(arguments) < 2 or not _LETTER.search(match[2].replace(r"\cdot", "").replace(r"\times", "")):
+    inside = re.sub(_BLANK + r"|\\(?:cdot|times)(?![A-Za-z])", "", match[2])
+    arguments = sorted(re.sub(r"\{(\w)\}", r"\1", inside).split(","))
+    if len(arguments) < 2 or not _LETTER.search(inside):
         return match[0]
     # The name has digits alone, since the grammar finds differentials and functions in letters.
-    signs = ",".join(argument.replace(" ", "") for argument in arguments)
+    signs = ",".join(arguments)
     return f"g_{{{1 if match[1] == 'gcd' else 2}{''.join(f'{ord(sign):03}' for sign in signs)}}}"
 
 
@@ -158,12 +159,10 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         # Units with a letter that is no text.
         (
             r"(\A|=\s*)([-+]?[\d.]+(?:[\d.]|\\times|[×^{}-]|" + _BLANK + r")*)" + _MU + r"\s*\\(?:text|mathrm|mbox)"
-            r"\s*\{\s*(m|s|g|L|l|A|V|C|F|H|T|W|J|Pa|Hz|mol|N)\s*\}\s*\Z",
+            r"\s*\{\s*([msLl])\s*\}\s*\Z",
             r"\1\2\\text{μ\3}",
         ),
-        (r"\A([-+]?\d+(?:\.\d+)?)" + _BLANK + "+" + _MU + r"\s*m\Z", r"\1\\text{μm}"),
         (r"(?<=\d)" + _BLANK + r"*(?:\\AA(?![A-Za-z])|Å)\s*\Z", r"\\text{Å}"),
-        (r"\A([-+]?\d+(?:\.\d+)?)" + _BLANK + r"*(?:\\Omega|Ω)\s*\Z", r"\1\\text{Ω}"),
         # Numbers.
         (r"(?<=\d)\^\s*\{?\s*\\(?:text|mathrm|textrm)\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", " "),
         (

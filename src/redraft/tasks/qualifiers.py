@@ -30,7 +30,7 @@ WORDS = {
     "change": "increase increased rise gain profit | decrease decreased reduction loss",
     "scale": "hundred | thousand | million | billion | trillion | dozen",
     "length": "meter metre | millimeter millimetre | centimeter centimetre | kilometer kilometre | inch inches"
-    " | foot feet | yard | mile",
+    " | angstrom | foot feet | yard | mile",
     "time": "second | minute | hour | day | week | month | year",
     "mass": "gram | kilogram | milligram | pound | ounce | ton | tonne",
     "volume": "liter litre | milliliter millilitre | gallon | quart | pint | cup",
@@ -41,11 +41,18 @@ WORDS = {
 """Words by groups, without the s of a plural. Within a group, words between bars mean the same."""
 SYMBOLS = {
     "length": {"m": "meter", "mm": "millimeter", "cm": "centimeter", "km": "kilometer", "in": "inch", "ft": "foot"}
-    | {"yd": "yard", "mi": "mile", "nm": "nanometer", "pm": "picometer"},
+    | {"yd": "yard", "mi": "mile", "nm": "nanometer", "pm": "picometer", "um": "micrometer"},
     "time": {"s": "second", "sec": "second", "min": "minute", "h": "hour", "hr": "hour", "hrs": "hour"}
-    | {"ms": "millisecond", "yr": "year", "yrs": "year"},
+    | {"ms": "millisecond", "us": "microsecond", "yr": "year", "yrs": "year"},
     "mass": {"g": "gram", "kg": "kilogram", "mg": "milligram", "lb": "pound", "lbs": "pound", "oz": "ounce"},
-    "volume": {"L": "liter", "l": "liter", "mL": "milliliter", "ml": "milliliter"},
+    "volume": {
+        "L": "liter",
+        "l": "liter",
+        "mL": "milliliter",
+        "ml": "milliliter",
+        "uL": "microliter",
+        "ul": "microliter",
+    },
     "angle": {"deg": "degree", "rad": "radian"},
     "energy": {symbol: symbol for symbol in ("J", "kJ", "MJ", "eV", "keV", "MeV", "GeV", "cal", "kcal")},
     "power": {symbol: symbol for symbol in ("mW", "W", "kW", "MW", "GW")},
@@ -68,6 +75,10 @@ _TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mathit|mbox)\s
 _HALF_OF_DAY = re.compile(r"\b([AaPp])\.\s?([Mm])\b\.?")
 _DEGREES = re.compile(r"(?:\\circ|\\degree|°)\s*\}?\s*(?:\\(?:text|mathrm)\s*\{[\s~]*)?([CF](?![A-Za-z]))?")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
+_MICRO = re.compile(
+    r"(?:\\mu(?![A-Za-z])|[μµ])\s*\\(?:text|mathrm|mbox)\s*\{\s*|[μµ](?=[msLl]\b)|\\mu\s+(?=[msLl]\s*\})"
+)
+_ANGSTROM = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*(?:\\AA|Å)\s*\}|\\AA(?![A-Za-z])|Å")
 _DOLLARS = re.compile(r"\\\$\s*\d")
 _PHRASE = re.compile(r"[A-Za-z][A-Za-z\s./,-]*")
 _WORD = re.compile(r"[A-Za-z]+")
@@ -96,7 +107,8 @@ def meanings(content: str) -> dict[str, set[str]]:
             found["temperature"].add({"C": "celsius", "F": "fahrenheit"}[match[1]])
     if _DOLLARS.search(content):
         found["money"].add("dollar")
-    content = _HALF_OF_DAY.sub(r"\1\2", content)
+    content = _MICRO.sub(lambda match: r"\text{u" if match[0].endswith("{") else "u", content)
+    content = _ANGSTROM.sub(r"\\text{angstrom}", _HALF_OF_DAY.sub(r"\1\2", content))
     for phrase in [match[1] for match in _TEXT.finditer(content)]:
         _add(phrase, found, letters=True)
     for phrase in _PHRASE.findall(_COMMAND.sub(" ", _TEXT.sub(" ", content))):
