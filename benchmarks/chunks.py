@@ -74,7 +74,7 @@ class Work:
         draft, known = self.drafts[number], 0
         async with self.engine.session(self.prompts[number]) as session:
             while known <= self.cuts[number] and known < len(draft):
-                known += len((await session.score(draft, behind=known)).log_probs)
+                known += len((await session.score(draft, scored=known)).log_probs)
 
     def by(self, lengths: dict[str, int | None]) -> dict[str, Callable[[], None]]:
         """Verification in chunks of these lengths, by name."""
