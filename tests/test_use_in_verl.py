@@ -553,6 +553,7 @@ def config(**trainer):
 def test_the_plan_follows_verl_s_configuration():
     decided = plan(config(), ReuseSettings(memory_gib=0.001), frozenset({END}), 64, "m")
     assert decided.capacity == 2**30 // 1000 // (LIMIT * 12 + 2048)
+    assert decided.sampling == USUAL
     assert decided.folder.is_absolute()
     assert decided.folder.parts[-2:] == ("c", "redraft_drafts")
     assert plan(config(save_freq=-1), ReuseSettings(), frozenset(), 64, "m").folder is None

@@ -123,11 +123,8 @@ def _vllm_samplers(samples: int, temperature: float) -> tuple[str, list[dict[str
     models = samplers.policies()
     policies = [tiny_models.ModelPolicy(samplers.SPACE, model, temperature) for model in models]
     with vllm_samplers.serving(models, temperature=temperature) as engines:
-        return _audit_each(
-            vllm_samplers.samplers(),
-            lambda one: samplers.audit_engines(one, engines, policies, samples or None),
-            samples,
-        )
+        audit_one = lambda one: samplers.audit_engines(one, engines, policies, samples or None)  # noqa: E731
+        return _audit_each(vllm_samplers.samplers(), audit_one, samples)
 
 
 def _audit_each(

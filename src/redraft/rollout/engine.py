@@ -35,6 +35,7 @@ class Gumbel:
 
 
 Noise = Inversion | Gumbel
+"""Random numbers by which a response is sampled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +114,7 @@ class Session(Protocol):
         ...
 
     async def decode(
-        self,
-        prefix: np.ndarray,
-        max_new_tokens: int,
-        noise: Noise,
-        first: Residual | None = None,
-        top: int = 0,
+        self, prefix: np.ndarray, max_new_tokens: int, noise: Noise, first: Residual | None = None, top: int = 0
     ) -> Continuation:
         """Sample after prompt and prefix until a stop token or `max_new_tokens`.
 

@@ -94,7 +94,7 @@ def _common(match: re.Match[str]) -> str:
         return match[0]
     # The name has digits alone, since the grammar finds differentials and functions in letters.
     signs = ",".join(arguments)
-    return f"g_{{{1 if match[1] == 'gcd' else 2}{''.join(f'{ord(sign):03}' for sign in signs)}}}"
+    return f"g_{{{1 if match[1] == 'gcd' else 2}{''.join(f'{ord(sign):07}' for sign in signs)}}}"
 
 
 def both_signs(content: str) -> str:

@@ -519,12 +519,7 @@ class TorchSession:
         return await self._request(request, 0)
 
     async def decode(
-        self,
-        prefix: np.ndarray,
-        max_new_tokens: int,
-        noise: Noise,
-        first: Residual | None = None,
-        top: int = 0,
+        self, prefix: np.ndarray, max_new_tokens: int, noise: Noise, first: Residual | None = None, top: int = 0
     ) -> Continuation:
         """Sample after prompt and prefix.
 

@@ -163,12 +163,7 @@ class VLLMSession:
         return scores_of(rows, draft[first:end], top)
 
     async def decode(
-        self,
-        prefix: np.ndarray,
-        max_new_tokens: int,
-        noise: Noise,
-        first: Residual | None = None,
-        top: int = 0,
+        self, prefix: np.ndarray, max_new_tokens: int, noise: Noise, first: Residual | None = None, top: int = 0
     ) -> Continuation:
         """Sample after prompt and prefix until a stop token or `max_new_tokens`.
 

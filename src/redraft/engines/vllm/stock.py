@@ -124,12 +124,7 @@ class StockSession:
         return scores
 
     async def decode(
-        self,
-        prefix: np.ndarray,
-        max_new_tokens: int,
-        noise: Noise,
-        first: Residual | None = None,
-        top: int = 0,
+        self, prefix: np.ndarray, max_new_tokens: int, noise: Noise, first: Residual | None = None, top: int = 0
     ) -> Continuation:
         """Sample after prompt and prefix; see `redraft.rollout.engine.Session.decode`.
 

@@ -43,12 +43,7 @@ class FaultySession:
         return await self._session.score(draft, *arguments, **named)
 
     async def decode(
-        self,
-        prefix: np.ndarray,
-        max_new_tokens: int,
-        noise: Noise,
-        first: Residual | None = None,
-        top: int = 0,
+        self, prefix: np.ndarray, max_new_tokens: int, noise: Noise, first: Residual | None = None, top: int = 0
     ) -> Continuation:
         """The continuation of a prefix."""
         return await self._session.decode(prefix, max_new_tokens, noise, first, top)
@@ -67,12 +62,7 @@ class _LeftOut(FaultySession):
 
 class _OtherNoise(FaultySession):
     async def decode(
-        self,
-        prefix: np.ndarray,
-        max_new_tokens: int,
-        noise: Noise,
-        first: Residual | None = None,
-        top: int = 0,
+        self, prefix: np.ndarray, max_new_tokens: int, noise: Noise, first: Residual | None = None, top: int = 0
     ) -> Continuation:
         assert isinstance(noise, Gumbel)
         return await super().decode(prefix, max_new_tokens, Gumbel(noise.key ^ 1), first, top)
@@ -80,12 +70,7 @@ class _OtherNoise(FaultySession):
 
 class _Stale(FaultySession):
     async def decode(
-        self,
-        prefix: np.ndarray,
-        max_new_tokens: int,
-        noise: Noise,
-        first: Residual | None = None,
-        top: int = 0,
+        self, prefix: np.ndarray, max_new_tokens: int, noise: Noise, first: Residual | None = None, top: int = 0
     ) -> Continuation:
         if len(prefix) >= len(self._draft) or max_new_tokens == 1:  # nothing was rejected, or nothing follows
             return await super().decode(prefix, max_new_tokens, noise, first, top)

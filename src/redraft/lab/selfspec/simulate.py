@@ -5,7 +5,7 @@ speculation generates τ tokens on average in time γ T_D + T_V. A finished resp
 slot. Acceptance is not sampled: every response advances by its expected tokens per block. Between two events (a
 response ends, or reaches a position with another acceptance) the batch is constant, and its passes are summed at once.
 
-Not modelled: prefill, sampling, scheduling, verl's work around the engine, and noise of acceptance. Times are
+Not modelled: prefill, sampling, scheduling, verl's work around the engine, and randomness of acceptance. Times are
 therefore predictions of decoding alone, and reports label them as such next to measured ones.
 """
 
