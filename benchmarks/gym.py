@@ -1,8 +1,9 @@
 """Map of reasoning-gym's tasks for docs/reasoning-gym.md: lengths, times, guessing, and pass rates of a model.
 
-`python -m benchmarks.gym` prints a line for each task. `python -m benchmarks.gym MODEL [TASK ...]` prints pass rates of
-a model, a folder in transformers' format, on all tasks or on some, each as soon as it is known. Solved problems of the
-training split precede each question, since small models write no box without an example.
+`python -m benchmarks.gym` prints a line for each task. `python -m benchmarks.gym MODEL ANSWER_IN [TASK ...]` prints
+pass rates of a model, a folder in transformers' format, on all tasks or on some, each as soon as it is known. ANSWER_IN
+is `box` or `first_line`. `TASK={option: value}` sets options (YAML). Solved problems of the training split precede each
+question, since small models write neither without an example.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
+import yaml
 
 from redraft.config import GymProblems, InProcessEngine, gym
 from redraft.config.data import Benchmark
@@ -25,6 +27,7 @@ from redraft.tasks.rewards import rewards_of
 PROBLEMS = 16
 EXAMPLES, HELD_OUT, SAMPLES, MOST_TOKENS = 2, 8, 4, 24
 """Of pass rates: solved problems in a prompt, held-out problems, samples of each, and tokens of a sample."""
+TEMPLATE = "Question: {problem}\nAnswer:"
 GUESSES = ("0", "1", "-1", "2", "No", "Yes", "True", "False", "[]", "[[1]]", "nan", "None", "a", "1/2", "A")
 """Fixed answers, besides each problem's own; the largest share of problems that one of them solves is `guess`."""
 
@@ -73,29 +76,20 @@ def line(task: str) -> dict[str, object]:
     }
 
 
-def with_examples(task: str) -> str:
-    """Prompt template that shows solved problems of the training split, each with its boxed answer alone."""
-    shown = tasks.sample_problems(GymProblems(task=task, size=EXAMPLES))
-    solved = [f"Question: {problem.question}\nAnswer: {box(problem.source.answer)}" for problem in shown]
-    return "\n\n".join([*solved, "Question: {problem}\nAnswer:"])
-
-
-def pass_rate(task: str, model: Path, folder: Path) -> dict[str, object]:
-    """Samples of a model on held-out problems of a task: those that are right, those with a box, and all."""
+def pass_rate(data: GymProblems, model: Path, folder: Path) -> dict[str, object]:
+    """Samples of a model on held-out problems of a task: those that are right, and all."""
     from redraft.evaluate.generate import generate
 
-    data = GymProblems(task=task, size=HELD_OUT, split="held-out", scorer_errors="wrong", template=with_examples(task))
     benchmark = Benchmark(data=data, grading="reasoning_gym", samples=SAMPLES, max_new_tokens=MOST_TOKENS)
     engine = InProcessEngine(device="cpu", threads=1, dtype="float32")
-    file = folder / f"{task}.parquet"
-    generate({0: model}, {task: benchmark}, 0, engine, Evaluation(), file)
+    file = folder / "samples.parquet"
+    generate({0: model}, {data.task: benchmark}, 0, engine, Evaluation(), file)
     samples = pd.read_parquet(file)
     right = sum(
         rewards_of([text], answer, "reasoning_gym")[0][0]
         for text, answer in zip(samples["text"], samples["answer"], strict=True)
     )
-    boxed = samples["text"].str.contains("boxed{", regex=False).sum()
-    return {"right": f"{right:.0f}", "boxed": boxed, "samples": len(samples)}
+    return {"right": f"{right:.0f}", "samples": len(samples)}
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -106,15 +100,27 @@ def main(arguments: Sequence[str] = ()) -> None:
         others = [{"task": f"`{task}`", "unsupported because": reason} for task, reason in gym.UNSUPPORTED.items()]
         print(pd.DataFrame(others).to_markdown(index=False))
         return
-    print("| task | right | boxed | samples |\n|---|---|---|---|", flush=True)
+    model, answer_in, *named_tasks = arguments
+    print("| task | right | samples |\n|---|---|---|", flush=True)
     with TemporaryDirectory() as folder:
-        for task in arguments[1:] or gym.tasks():
+        for named in named_tasks or gym.tasks():
+            task, _, options = named.partition("=")
             try:
-                cells = pass_rate(task, Path(arguments[0]), Path(folder))
+                data = GymProblems(
+                    task=task,
+                    options=yaml.safe_load(options or "{}"),
+                    answer_in=answer_in,
+                    examples=EXAMPLES,
+                    template=TEMPLATE,
+                    size=HELD_OUT,
+                    split="held-out",
+                    scorer_errors="wrong",
+                )
+                cells = pass_rate(data, Path(model), Path(folder))
             except UserError as error:
-                print(f"| `{task}` | {error.message} | | |", flush=True)
+                print(f"| `{named}` | {error.message} | |", flush=True)
                 continue
-            print(f"| `{task}` | {' | '.join(map(str, cells.values()))} |", flush=True)
+            print(f"| `{named}` | {' | '.join(map(str, cells.values()))} |", flush=True)
 
 
 if __name__ == "__main__":

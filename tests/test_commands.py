@@ -408,6 +408,7 @@ ERRORS = {
     "evaluate": [["nope/x", "--protocol", "nope"]],
     "agreement": [["a", "b"]],
     "sensitivity": [["nope/x", "--protocol", "nope"]],
+    "regrade": [["nope"]],
     "cost": [["nope"], ["--memory", "--csv", "a.csv"], ["--memory", "--gpus", "4"], ["--memory", "--wide"]],
     "results": [[]],
     "claims": [["nope"]],

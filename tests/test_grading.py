@@ -283,6 +283,10 @@ def test_no_exception_escapes_the_grader(content, answer):
         "(C) or (C)",
         r"\textbf{(C)} \textbf{(C)}",
         r"\textbf{(C)}\ \mathbf{A}\mathbf{B}",
+        "C) P(A | D) * P(D | E) * P(E | A)",
+        "C) line (C, D), (D, E)",
+        "C. None of the above",
+        "(C) All of (A), (B) and (D)",
     ],
 )
 def test_a_letter_is_read(content):
@@ -348,6 +352,9 @@ def test_a_letter_is_read(content):
         "C. D. E.",
         "(C) True; (D) False",
         "(C) velocity\n(D) speed",
+        "C. None D. One E. Two",
+        "C) All D) Some E) None",
+        "C. a" + "\n" * 50_000 + "x D. b E. c",
     ],
 )
 def test_nothing_else_is_a_letter(content):

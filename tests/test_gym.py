@@ -21,7 +21,7 @@ from redraft.config.data import BOX
 from redraft.config.read import parse
 from redraft.errors import UserError
 from redraft.evaluate.generate import generate_policies
-from redraft.evaluate.grade import grade, grade_policies
+from redraft.evaluate.grade import GRADERS, grade, grade_policies
 from redraft.files import hashes, read_json, read_json_lines
 from redraft.rollout.types import Finish, Rollout
 from redraft.tasks import gym as tasks
@@ -34,7 +34,7 @@ from redraft.train import job
 from redraft.train.initial_policy import make_model
 from redraft.train.local.grading import Graders
 from redraft.train.local.trainer import LocalTrainer
-from tests.checkout import ROOT
+from tests.checkout import ROOT, called
 
 pytest.importorskip("reasoning_gym", reason="envs/gym.txt could not be installed (docs/reasoning-gym.md)")
 PAGE = (ROOT / "docs/reasoning-gym.md").read_text(encoding="utf-8")
@@ -140,6 +140,7 @@ def test_unknown_tasks_options_and_values_are_one_clear_error(fields, words):
         {"options": {"max_terms": float("nan")}},
         {"template": "problem"},
         {"threshold": 0},
+        {"answer_in": "text"},
     ],
     ids=str,
 )
@@ -168,6 +169,47 @@ def test_the_reward_is_the_scorer_s_verdict_on_the_last_box():
     rewards, seconds = rewards_of(texts, problem.answer, "reasoning_gym")
     assert rewards == [1, 0, 0, 0, 0, 1, 0], "a partial score, as of the last text, earns nothing"
     assert seconds > 0
+
+
+def test_an_answer_can_be_the_first_line_instead():
+    problem = problems(answer_in="first_line")[0]
+    assert gym.LINE.removeprefix("{problem}") in problem.prompt
+    right = tasks.source_of(problem.answer).answer
+    texts = [right, f" \n {right} \r\nbecause", f"It is {right}", f"Well\n{right}", box(right), "", " \n "]
+    assert rewards_of(texts, problem.answer, "reasoning_gym")[0] == [1, 1, 0, 0, 0, 0, 0]
+    graded = [tasks.grade(text, problem.answer) for text in texts]
+    assert [each.extracted for each in graded] == [right, right, f"It is {right}", "Well", box(right), "", ""]
+    assert [each.outcome for each in graded[4:]] == [Outcome.WRONG, Outcome.EMPTY, Outcome.EMPTY]
+    generations = pd.DataFrame({"text": texts, "answer": problem.answer})
+    outcomes = GRADERS["reasoning_gym"](generations, 1)
+    assert list(outcomes["outcome"]) == [str(each.outcome) for each in graded]
+    assert list(outcomes["extracted"]) == [each.extracted for each in graded]
+
+
+@pytest.mark.parametrize("answer_in", ["box", "first_line"])
+def test_solved_problems_precede_the_question_and_are_no_problems_themselves(answer_in):
+    fields = {"template": "Q: {problem}\nA:", "answer_in": answer_in, "examples": 2}
+    small = {"task": "chain_sum", "options": {"min_terms": 1, "max_terms": 1, "min_digits": 1, "max_digits": 1}}
+    most = 4  # of ten questions
+    train, held_out = (problems(**small, size=2, split=split, **fields) for split in ("train", "held-out"))
+    (solved,) = {each.prompt.rpartition("\n\n")[0] for each in train + held_out}
+    shown = re.findall(r"Q: (.*)\nA: (.*)", solved)
+    plain = {p.prompt: tasks.source_of(p.answer).answer for p in problems(**small, size=most, template="{problem}")}
+    written = box if answer_in == "box" else str
+    assert len(dict(shown)) == 2
+    assert all(written(plain[question]) == answer for question, answer in shown), "problems of the training split"
+    asked = [each.prompt.rpartition("Q: ")[2].removesuffix("\nA:") for each in train + held_out]
+    assert not {*asked} & {*dict(shown)}
+    assert [question in plain for question in asked] == [True, True, False, False]
+    with pytest.raises(UserError, match="fewer different problems"):
+        problems(**small, size=most - 1, **fields)
+
+
+def test_answers_of_several_lines_need_the_box():
+    fields = {"task": "rotate_matrix", "options": {}, "size": 1}
+    assert "\n" in tasks.source_of(problems(**fields)[0].answer).answer
+    with pytest.raises(UserError, match="in its first line earns nothing"):
+        problems(**fields, answer_in="first_line")
 
 
 def test_a_threshold_below_one_accepts_partial_scores():
@@ -415,3 +457,21 @@ def test_a_scorer_s_error_in_an_evaluation_names_the_problem(trained, tmp_path, 
         tmp_path, [generation("factors", 0, 0, box("two"), answers["wrong"])], {"factors": benchmark["wrong"]}
     )
     assert (scores["0"]["factors"]["errors"], scores["0"]["factors"]["correct"]) == (1, 0)
+
+
+def test_the_page_s_example_of_six_tasks_is_a_project_of_its_own(tmp_path):
+    folder = tmp_path / "gym_tasks"
+    shutil.copytree(ROOT / "docs/examples/gym_tasks/experiments", folder / "experiments")
+    checked = called(folder, "redraft", "validate", "--preset", "smol-gym")
+    assert checked.returncode == 0, checked.stderr
+    assert "no mistake in 12 cells" in checked.stdout
+    planned = called(ROOT, "snakemake", "--directory", str(folder), "-n", "--config", "preset=smol-gym")
+    assert planned.returncode == 0, planned.stderr
+    assert "12 runs to train, of 12 cells: 12 of gym_tasks" in " ".join((planned.stdout + planned.stderr).split())
+    experiments = Experiments(folder)
+    for name in experiments.preset("smol-gym").data:
+        run = experiments.run(f"gym_tasks/{name}-vanilla", 0, "smol-gym")
+        benchmark = experiments.preset("smol-gym", "gym").benchmarks[name].data
+        train, held_out = load_problems(run.data), load_problems(benchmark)
+        assert not {p.prompt for p in train} & {p.prompt for p in held_out}
+        assert {p.prompt.count("Question: ") for p in train + held_out} == {run.data.examples + (run.data.examples > 0)}

@@ -15,6 +15,18 @@ from redraft.tasks.notation import rewrite
 from redraft.tasks.qualifiers import meanings
 
 RIGHT = [
+    ("10^-3.5", "10^{-3.5}"),
+    ("4ac", "4 a c"),
+    ("5cc", "5"),
+    (r"\gcd\,(a,b)", r"\gcd(a,b)"),
+    (r"\gcd(2\cdot n,3)", r"\gcd(2n,3)"),
+    (r"\gcd\left(2(m+1),n\right)", r"\gcd(2(m+1),n)"),
+    (r"\left\{7, \frac{-2\pm2\sqrt{3}}{7}\right\}", r"\{7,\frac{-2+2\sqrt{3}}{7}, \frac{-2-2\sqrt{3}}{7}\}"),
+    (r"\frac{-1\pm\sqrt{3}\,i}{2}", r"\frac{-1\pm i\sqrt{3}}{2}"),
+    (r"\frac{2\sqrt{3}+\sqrt{2}}{2},\frac{2\sqrt{3}-\sqrt{2}}{2}", r"\frac{2\sqrt{3}\pm\sqrt{2}}{2}"),
+    (r"50\text{ μg}", r"50\mathrm{\mu g}"),
+    (r"50\text{ micrograms}", r"50\text{ μg}"),
+    (r"\frac{7}x", r"\frac{7}{x}"),
     ("4.49", r"4.49\,\mathrm{kg}\;\mathrm{m}^{2}"),
     (r"r+is", "r+si"),
     ("3.14", r"3.14\text{ (2 d.p.)}"),
@@ -271,6 +283,18 @@ RIGHT = [
     ("10^{-5}", "10\u207b\u2075"),
 ]
 WRONG = [
+    ("10^-0.5", "0.5"),
+    ("10^-1.5", "0.05"),
+    (r"\frac12", r"\frac{1}{2}ab"),
+    ("2 c d", "2 a b"),
+    (r"\omega", r"\omega t"),
+    (r"\frac{\lambda}{2}", r"\frac{\lambda}{2} d"),
+    ("1", r"\gcd(2(m+1),n)"),
+    ("n-1", r"n-\gcd(n,\lfloor n/2\rfloor (n-1))"),
+    (r"\gcd(f(x),h(x))", r"\gcd(f(x),g(x))"),
+    (r"\gcd(x,45)", r"\gcd(x, 4\cdot 5)"),
+    (r"50\text{ μg}", r"50\text{ g}"),
+    (r"50\,\mathrm{\mu J}", r"50\text{ J}"),
     (r"50\text{ s}", r"50\,\mu\mathrm{s}"),
     (r"50\,\mathrm{m}", r"50\,\mu\mathrm{m}"),
     (r"50\text{ m}", r"50\,μ\text{m}"),
@@ -461,6 +485,10 @@ def test_a_piecewise_answer_is_read_and_compared_as_text():
         "\\$ " * 50_000,
         "a. " * 40_000,
         "\u00b2\u200b" * 50_000,
+        "0." + "3" * 50_000,
+        "." * 50_000 + "x",
+        r"\gcd" + " " * 50_000 + "x",
+        r"\gcd(" * 20_000,
     ],
 )
 def test_rewriting_takes_no_time_that_grows_with_the_square_of_the_length(content):

@@ -225,22 +225,34 @@ def read_json(file: Path, *, finite: bool = False) -> Any:
     """Parse a JSON file; a UserError if it is missing, not JSON, or has a key twice or (`finite`) NaN or infinity."""
     with errors_of_reading(file, ValueError, RecursionError):
         text = file.read_text(encoding="utf-8")
-        return json.loads(text, parse_constant=_no_number if finite else None, object_pairs_hook=_object)
+        return json.loads(text, parse_constant=_no_number if finite else None, object_pairs_hook=json_object)
 
 
 def read_json_lines(file: Path) -> list[Any]:
     """Parse a JSON Lines file; a UserError if it is missing, or a line is not JSON or has a key twice or NaN."""
     with errors_of_reading(file, ValueError, RecursionError):
         lines = file.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line, parse_constant=_no_number, object_pairs_hook=_object) for line in lines]
+        return [json.loads(line, parse_constant=_no_number, object_pairs_hook=json_object) for line in lines]
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # JSON allows a key twice, and Python would keep the last one.
+class RepeatedKeyError(ValueError):
+    """A key that occurs twice in a JSON object.
+
+    Attributes:
+        key: the key.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {key!r} occurs twice")
+        self.key = key
+
+
+def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object (`object_pairs_hook`), or a RepeatedKeyError: Python would take the last value of the key."""
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+        raise RepeatedKeyError(next(name for name in names if names.count(name) > 1))
     return content
 
 

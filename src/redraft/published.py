@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 
 from redraft.config import Experiments, PublishedSweep, PublishedTable
 from redraft.config.figures import PublishedPoints
 from redraft.errors import UserError
-from redraft.files import check_length, errors_of_reading
+from redraft.files import check_length, errors_of_reading, json_object
 from redraft.lab.selfspec.sweep import read_sweep
 from redraft.layout import published_data
 
@@ -191,7 +190,7 @@ def _records(file: Path) -> list[Record]:
     records: list[Record] = []
     for number, line in enumerate(_text(file).removesuffix("\n").split("\n"), start=1):
         try:
-            record = json.loads(line, object_pairs_hook=_object)
+            record = json.loads(line, object_pairs_hook=json_object)
         except (ValueError, RecursionError):  # ValueError also for integers of thousands of digits
             record = None
         if not isinstance(record, dict):
@@ -200,13 +199,6 @@ def _records(file: Path) -> list[Record]:
             )
         records.append(record)
     return records
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a ValueError for a key that occurs twice, of which Python would take the last."""
-    if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
 
 
 def _text(file: Path) -> str:

@@ -30,6 +30,7 @@ COMMANDS = {
     "evaluate": "redraft.cli.evaluate:evaluate",
     "agreement": "redraft.cli.evaluate:agreement",
     "sensitivity": "redraft.cli.evaluate:sensitivity",
+    "regrade": "redraft.cli.evaluate:regrade",
     "cost": "redraft.cli.campaign:cost",
     "results": "redraft.cli.report:results",
     "claims": "redraft.cli.report:claims",

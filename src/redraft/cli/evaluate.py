@@ -1,5 +1,5 @@
 """`redraft evaluate`: scores of any model on benchmarks; `redraft agreement`: comparison of two such evaluations;
-`redraft sensitivity`: the same policy under several settings."""
+`redraft sensitivity`: the same policy under several settings; `redraft regrade`: a run's responses graded again."""
 
 import os
 import sys
@@ -18,6 +18,8 @@ from redraft.messages import echo
 RESULTS = Path("results/evaluations")
 """Default parent of the results; each evaluation's folder is named after its arguments."""
 CORES = os.cpu_count() or 1
+SHOWN_DIFFERENCES = 10
+"""Number of differing responses that `redraft regrade` prints for each run."""
 
 
 Model = Annotated[str, typer.Argument(help="Folder of a policy, a run or a verl checkpoint, or a hub id.")]
@@ -102,6 +104,30 @@ def agreement(
         return
     echo(f"first:  {first}\nsecond: {second}\ndifference second - first with its paired 95 % interval\n")
     echo(table(COLUMNS, [row.texts() for row in rows], wraps=COLUMNS[4:], wide=wide))
+
+
+def regrade(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders of graded runs.")],
+    as_json: AsJson = False,
+) -> None:
+    """Grade the saved responses of runs again; exit code 1 if a verdict or score is not the recorded one."""
+    from redraft.evaluate import regrade as again
+
+    found = [again.regrade(folder, CORES) for folder in folders]
+    if as_json:
+        echo(document("regrade", {"folders": folders}, map(asdict, found)))
+    for run in [] if as_json else found:
+        on = f"{run.run}: {run.responses:,} responses ({', '.join(run.benchmarks)}) graded again"
+        if run.equal:
+            echo(filled(f"{on}: all verdicts and scores are the recorded ones"))
+            continue
+        scores = "" if run.scores_equal else "; scores differ"
+        echo(filled(f"{on}: {len(run.differences):,} differ{scores}"))
+        shown = run.differences[:SHOWN_DIFFERENCES]
+        if shown:
+            echo(table(list(shown[0]), [list(map(str, row.values())) for row in shown], left=list(shown[0])))
+    if not all(run.equal for run in found):
+        sys.exit(1)
 
 
 def sensitivity(

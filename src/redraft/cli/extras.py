@@ -52,6 +52,7 @@ NEEDS = {
     "recover": "train",
     "evaluate": "evaluate",
     "sensitivity": "evaluate",
+    "regrade": "evaluate",
     "predict": "evaluate",
     "advise": "evaluate",
     "schema": "evaluate",

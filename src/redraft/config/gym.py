@@ -13,6 +13,9 @@ from redraft.config.base import invalid, near
 from redraft.config.generated import BOX, Generated, Grading
 from redraft.errors import UserError
 
+LINE = "{problem}\nAnswer in one line, with nothing but the answer."
+"""Default template of problems whose answers are the first lines of responses."""
+
 DISTRIBUTION = "reasoning-gym"
 VERSION = "0.1.25"
 """Version of the package; another one makes other problems."""
@@ -60,8 +63,9 @@ def _json(options: dict[str, Any]) -> dict[str, Any]:
 class GymProblems(Generated):
     """Problems of one of reasoning-gym's generators, graded by its scorer (docs/reasoning-gym.md).
 
-    The two splits share no question. The scorer gets the content of a response's last box. A response earns 1 or 0:
-    partial scores reward what is not the answer, and methods and schedules count right and wrong responses.
+    The two splits share no question. The scorer gets the content of a response's last box, or its first line. A
+    response earns 1 or 0: partial scores reward what is not the answer, and methods and schedules count right and wrong
+    responses.
     """
 
     grading: ClassVar[Grading] = "reasoning_gym"
@@ -75,9 +79,16 @@ class GymProblems(Generated):
     scorer_errors: Literal["stop", "wrong"] = "stop"
     """What happens if the scorer fails on an answer: `stop` ends the work with an error that names task and problem,
     `wrong` counts the answer as wrong, and evaluations count it among the errors."""
+    answer_in: Literal["box", "first_line"] = "box"
+    """Part of a response that the scorer gets: the content of the last `\\boxed{}`, or the first line, in which small
+    models can answer that write no box."""
+    examples: int = Field(default=0, ge=0, le=16)
+    """Number of solved problems that precede each question, the same ones for all. They are of the training split, and
+    no problem of the data."""
     # Factories that get the other fields, so that fingerprints contain both values.
-    template: str = Field(default_factory=lambda _: BOX)
-    """Prompt template. `{problem}` is replaced by the question. By default the question and a request for a box."""
+    template: str = Field(default_factory=lambda fields: LINE if fields.get("answer_in") == "first_line" else BOX)
+    """Prompt template. `{problem}` is replaced by the question. By default the question and a request for a box or a
+    line. Solved problems have it too, with a blank and their answer after it."""
     version: Literal["0.1.25"] = Field(default_factory=lambda _: cast(Literal["0.1.25"], VERSION))
     """Version of the package, which must be the installed one. By default 0.1.25."""
 

@@ -151,9 +151,14 @@ def _check_count(part: pd.DataFrame, benchmark: Benchmark, file: Path, key: str)
         )
 
 
-def _grade_boxes(compare: Callable[[tuple[str, str]], Outcome], part: pd.DataFrame, processes: int) -> pd.DataFrame:
-    """Grade the content of each response's last box by a function that runs in worker processes."""
-    contents = [extract(text) for text in part["text"]]
+def _grade_answers(
+    extracted: Callable[[str, str], GradedAnswer | str],
+    compare: Callable[[tuple[str, str]], Outcome],
+    part: pd.DataFrame,
+    processes: int,
+) -> pd.DataFrame:
+    """Grade what one function takes out of each response, by another one, which runs in worker processes."""
+    contents = [extracted(text, answer) for text, answer in zip(part["text"], part["answer"], strict=True)]
     compared = list(zip(contents, part["answer"], strict=True))
     pairs = list(dict.fromkeys((content, answer) for content, answer in compared if isinstance(content, str)))
     outcomes = dict(zip(pairs, run(compare, pairs, processes, COMPARISON_LIMIT, _lost), strict=True))
@@ -164,6 +169,12 @@ def _grade_boxes(compare: Callable[[tuple[str, str]], Outcome], part: pd.DataFra
             for content, answer in compared
         ],
     )
+
+
+def _gym_answer(text: str, answer: str) -> GradedAnswer | str:
+    from redraft.tasks.gym import extract_answer  # loads a grader, which only these benchmarks need
+
+    return extract_answer(text, answer)
 
 
 def _lost(item: object, error: Exception) -> Outcome:
@@ -198,12 +209,12 @@ def _lost_instructions(item: tuple[str, str, str], error: Exception) -> Instruct
 
 
 GRADERS: dict[str, Callable[[pd.DataFrame, int], pd.DataFrame]] = {
-    "math": partial(_grade_boxes, compare_answers),
+    "math": partial(_grade_answers, lambda text, _: extract(text), compare_answers),
     "choice": lambda part, _: _verdicts(
         part, [grade_choice(text, answer) for text, answer in zip(part["text"], part["answer"], strict=True)]
     ),
     "instructions": _grade_instructions,
-    "reasoning_gym": partial(_grade_boxes, score_answers),
+    "reasoning_gym": partial(_grade_answers, _gym_answer, score_answers),
 }
 """Graders by a benchmark's `grading`. Each maps generations and a number of processes to the columns outcome,
 extracted and `VERDICTS`."""

@@ -39,6 +39,8 @@ _LABEL = re.compile(rf"(?:\d\s|{_JOIN})\s*\(([{LETTERS}])\)(?![-\w(])")
 _STARTS_WITH_LABEL = re.compile(rf"\s*\([{LETTERS}]\)")
 _ABOUT_OPTIONS = re.compile(r"\s*(?i:both|all|either|neither|none|only|options?|statements?)\b")
 """Start of an option's text that is about other options: `(D) Both (A) and (B)`."""
+_OPTIONS = re.compile(rf"(?:\s+of)?\s+(?:\([{LETTERS}]\)\s*(?:,|and\b|n?or\b)|[{LETTERS}]\b(?![.):]))")
+"""The options after that start; a label that opens an option is none."""
 
 
 class Outcome(StrEnum):
@@ -128,9 +130,10 @@ def _lists_options(found: str, rest: str, *, in_parentheses: bool) -> bool:
     Labels count on other lines, after commas except in the style of `C. elegans, D. melanogaster`, and from two on if
     all have texts or none has one. In `D. E. coli`, `(A) from (B) to (C)` and `(A) Both (B) and (C)` there is no list.
     """
-    if _ABOUT_OPTIONS.match(rest.lstrip(".:) ")) or not rest or rest[0] not in ".):":
+    text = rest.lstrip(".:) ")
+    about = _ABOUT_OPTIONS.match(text)
+    if (about and _OPTIONS.match(text, about.end())) or not rest or rest[0] not in ".):":
         return False
-    separator = r"(?:\n|\\)\s*\Z" if rest[0] == "." else r"(?:[,;\n]|\\)\s*\Z"
     position, separated, with_text = 1, False, []
     for label in LETTERS[LETTERS.index(found) + 1 :]:
         text = f"({label})" if in_parentheses else label + rest[0]
@@ -140,7 +143,10 @@ def _lists_options(found: str, rest: str, *, in_parentheses: bool) -> bool:
         before = rest[position : match.start()]
         if re.search(r"\b(?:and|n?or|from|to|than|of|point)\s+\Z", before):
             break
-        separated |= bool(re.search(separator, before))
+        if before.count("(") > before.count(")"):  # the label's parenthesis closes one of the text
+            break
+        end = before.rstrip()
+        separated |= "\n" in before[len(end) :] or end.endswith("\\" if rest[0] == "." else (",", ";", "\\"))
         with_text.append(bool(before.strip(" ,;\n\\")))
         position = match.end()
     return separated or (len(with_text) > 1 and (all(with_text) or not (any(with_text) or rest[position:].strip())))

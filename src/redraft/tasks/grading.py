@@ -60,6 +60,9 @@ _NUMBER = re.compile(r"\{?\d+(?:\.\d+)?\}?")
 _FRACTION = re.compile(r"\{?\\frac\{(\d+)\}\{(\d+)\}\}?")
 _IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])")
 _SERIES = re.compile(r"\\(?:sum|prod|int|lim)(?![A-Za-z])")
+_PRODUCT = re.compile(r"ab|bc|rs|st|by|[a-z](?:\s+\S)+")
+"""What math-verify takes for a unit and is a product of variables."""
+_GREEK = re.compile(r"\\(?:alpha|beta|theta|lambda|mu|omega|Omega|phi|rho|sigma|tau)(?![A-Za-z])")
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z]+")
 
 _CLEAN_UP = LatexExtractionConfig().normalization_config
@@ -177,7 +180,9 @@ def _without_unit(latex: str) -> str:
     bare = units_regex.sub(r"\1", units_regex.sub(r"\1", latex)).strip()
     dropped, (left, _, right) = latex[len(bare) :].strip(), bare.rpartition("=")
     # Another letter next to it, or the argument of the function whose value it is in, as in f(t) = 2t.
-    variable = len(dropped) == 1 and (_LETTER.search(right) or re.search(rf"\([^()]*\b{dropped}\b[^()]*\)", left))
+    beside = _LETTER.search(right) or _GREEK.search(right)
+    of_function = re.search(rf"\([^()]*\b{re.escape(dropped)}\b[^()]*\)", left)
+    variable = _PRODUCT.fullmatch(dropped) or (len(dropped) == 1 and (beside or of_function))
     return latex if variable or not bare else bare
 
 

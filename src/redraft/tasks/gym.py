@@ -12,7 +12,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -24,7 +24,7 @@ from redraft.config import gym
 from redraft.config.gym import GymProblems
 from redraft.errors import UserError
 from redraft.rollout.streams import stream
-from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, box, boxed, extract
+from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, box, extract
 from redraft.tasks.grading import limited
 from redraft.tasks.problem_splits import distinct
 
@@ -63,6 +63,7 @@ class Source:
         threshold: smallest score of a right answer.
         scorer_errors: see `GymProblems`.
         version: of the package.
+        answer_in: see `GymProblems`.
     """
 
     reasoning_gym: str
@@ -74,6 +75,7 @@ class Source:
     threshold: float = 1.0
     scorer_errors: str = "stop"
     version: str = gym.VERSION
+    answer_in: str = "box"
 
     @property
     def key(self) -> str:
@@ -115,17 +117,38 @@ def sample_problems(data: GymProblems) -> list[GymProblem]:
         UserError: if `redraft.config.gym.build` raises one, the generator fails or makes what cannot be graded, the
             split has fewer distinct questions, or the scorer does not accept a problem's own answer.
     """
-    made = _sample(data)
-    problems = distinct(lambda: next(made), lambda each: each.question, data.split, data.size, MAX_MISSED_SAMPLES)
+    return _distinct(data, data.split, data.split, data.size, _examples(data))
+
+
+def prompts(problems: Iterable[GymProblem], data: GymProblems) -> list[str]:
+    """Prompts of a data set's problems, with its solved problems before each question."""
+
+    def prompt(problem: GymProblem) -> str:
+        return data.template.replace("{problem}", problem.question)
+
+    solved = [f"{prompt(each)} {_written(each.source)}" for each in _examples(data)]
+    return ["\n\n".join([*solved, prompt(each)]) for each in problems]
+
+
+def _examples(data: GymProblems) -> list[GymProblem]:
+    return _distinct(data, "examples", "train", data.examples)
+
+
+def _distinct(
+    data: GymProblems, name: str, split: str, size: int, without: Sequence[GymProblem] = ()
+) -> list[GymProblem]:
+    """Distinct problems of a split from the random stream of a name, with those in `without` left out."""
+    made = _sample(data, name)
+    problems = distinct(lambda: next(made), lambda each: each.question, split, size, MAX_MISSED_SAMPLES, without)
     for problem in problems:
         _check_own_answer(problem.source)
     return problems
 
 
-def _sample(data: GymProblems) -> Iterator[GymProblem]:
+def _sample(data: GymProblems, name: str) -> Iterator[GymProblem]:
     """Problems of either split, without an end."""
     # Generators with consecutive seeds share all but one of their problems, so each seed is sampled.
-    rng = stream(data.seed, f"reasoning_gym/{data.task}/{data.split}")
+    rng = stream(data.seed, f"reasoning_gym/{data.task}/{name}")
     while True:
         seed = int(rng.integers(2**31))
         for index in range(gym.ITEMS):
@@ -144,6 +167,7 @@ def _sample(data: GymProblems) -> Iterator[GymProblem]:
                 data.threshold,
                 data.scorer_errors,
                 data.version,
+                data.answer_in,
             )
             yield GymProblem(question, source)
 
@@ -179,27 +203,46 @@ def _make(task: str, options: str, seed: int, index: int) -> dict[str, Any]:
     return entry
 
 
+def extract_answer(text: str, answer: str) -> GradedAnswer | str:
+    """The part of a response that the scorer of a problem gets, stripped, or the graded answer if it is empty.
+
+    Raises:
+        UserError: if `answer` is no record of a problem of reasoning-gym.
+    """
+    return _extract(text, source_of(answer))
+
+
+def _extract(text: str, source: Source) -> GradedAnswer | str:
+    if source.answer_in == "box":
+        return extract(text)
+    return text.strip().split("\n", 1)[0].strip() or GradedAnswer(Outcome.EMPTY)
+
+
+def _written(source: Source) -> str:
+    """A problem's own answer as a response."""
+    return box(source.answer) if source.answer_in == "box" else source.answer
+
+
 def _check_own_answer(source: Source) -> None:
-    content = boxed(box(source.answer))
-    # A box's content is stripped before it is scored.
-    if content is not None and content.strip() == source.answer.strip():
+    content = _extract(_written(source), source)
+    if content == source.answer.strip():
         try:
-            if score(content.strip(), source) >= source.threshold:
+            if score(content, source) >= source.threshold:
                 return
         except UserError:
             raise
         except Exception as error:
             raise _failed(source, source.answer, error) from error
     raise UserError(
-        "a response with a problem's own answer in its box earns nothing",
+        f"a response with a problem's own answer in its {source.answer_in.replace('_', ' ')} earns nothing",
         key=f"reasoning-gym's {source.key}",
         value=source.answer[:200],
-        hint="other options of the task may have answers that can be in a box",
+        hint="other options of the task may have answers that can be there",
     )
 
 
 def score(content: str, source: Source) -> float:
-    """The score of the content of a box, 0 to 1, by the scorer of a problem's generator.
+    """The score of an extracted answer, 0 to 1, by the scorer of a problem's generator.
 
     Answers that the scorer would evaluate as Python get 0 unless they are literals or mathematical expressions.
 
@@ -251,7 +294,7 @@ def is_expression(text: str) -> bool:
 
 
 def compare(content: str, answer: str) -> Outcome:
-    """Compare the content of a box with a problem's reference answer, in at most `SECONDS`.
+    """Compare an extracted answer with a problem's reference answer, in at most `SECONDS`.
 
     Raises:
         UserError: as `score`, or if the scorer fails and the problem's `scorer_errors` is `stop`.
@@ -282,11 +325,11 @@ def _failed(source: Source, content: str, error: Exception) -> UserError:
 
 
 def grade(text: str, answer: str) -> GradedAnswer:
-    """Grade the last box of a response; raises what `compare` raises."""
-    content = extract(text)
+    """Grade the last box or the first line of a response; raises what `compare` raises."""
+    content = extract_answer(text, answer)
     return content if isinstance(content, GradedAnswer) else GradedAnswer(compare(content, answer), content)
 
 
 def is_right(text: str, answer: str) -> bool:
-    """True if the last box of a response has a right answer."""
+    """True if the last box or the first line of a response is a right answer."""
     return grade(text, answer).outcome is Outcome.CORRECT

@@ -29,7 +29,8 @@ _MU = r"(?:\\mu(?![A-Za-z])|[μµ])"
 _INDEX = r"(?:\s*_\s*(?:\{\s*(\w+)\s*\}|(\w)))?"
 _QUOTIENT = re.compile(r"(?:/|÷|:|\\div)\s*\Z")
 _LETTER = re.compile("[A-Za-z]")
-_ROOTS = re.compile(r"\\[dt]?frac\s*\{([^{}\\]*)\\pm((?:[^{}\\]|\\sqrt\s*(?:\{[^{}]*\}|\d))*)\}\s*\{([^{}]*)\}")
+_PART = r"((?:[^{}\\]|\\[,;:! ]|\\cdot(?![A-Za-z])|\\sqrt\s*(?:\{[^{}]*\}|\d))*)"
+_ROOTS = re.compile(r"\\[dt]?frac\s*\{" + _PART + r"\\pm" + _PART + r"\}\s*\{([^{}]*)\}")
 r"""A fraction with \pm in its numerator."""
 _NUMERIC = re.compile(r"(?:[-+*/^_().,{}\s\d]|\\(?:[dt]?frac|sqrt|cdot|times|pm|pi|infty)(?![A-Za-z])|\\[$%])+")
 """LaTeX of numbers alone: no letters, so that no unit or word is in it."""
@@ -88,7 +89,8 @@ def _scientific(match: re.Match[str]) -> str:
 
 def _common(match: re.Match[str]) -> str:
     r"""A symbol for the gcd or lcm of expressions with symbols: in sympy \gcd(m, n) is 1."""
-    inside = re.sub(_BLANK + r"|\\(?:cdot|times)(?![A-Za-z])", "", match[2])
+    product = rf"(?<=\d){_BLANK}*\\(?:cdot|times)(?![A-Za-z]){_BLANK}*(?=\d)"
+    inside = re.sub(_BLANK + r"|\\(?:left|right|cdot|times)(?![A-Za-z])", "", re.sub(product, "*", match[2]))
     arguments = sorted(re.sub(r"\{(\w)\}", r"\1", inside).split(","))
     if len(arguments) < 2 or not _LETTER.search(inside):
         return match[0]
@@ -104,7 +106,7 @@ def both_signs(content: str) -> str:
     start = max(content.rfind(sign, 0, match.start()) for sign in ",;{[(") + 1
     if start and content[start - 1] in "[(":
         return content
-    ends = [end for sign in ",;" if (end := content.find(sign, match.end())) >= 0]
+    ends = [end for sign in (",", ";", "\\}") if (end := content.find(sign, match.end())) >= 0]
     end = min(ends, default=len(content))
     if any(sign in content[start:end].replace(match[0], "") for sign in "{}()[]\\"):
         return content
@@ -124,7 +126,7 @@ def _primed(match: re.Match[str]) -> str:
     return f"{letter}_{{p{primes.count(chr(39)) + primes.count('prime')}{index[0] or index[1] or ''}}}"
 
 
-_BELOW = (r"\\frac\s*(" + ARGUMENT + r")\s*(" + _GREEK + r"|\d)", r"\\frac\1{\3}")
+_BELOW = (r"\\frac\s*(" + ARGUMENT + r")\s*(" + _GREEK + r"|\d|[A-Za-z])", r"\\frac\1{\3}")
 """A denominator without braces."""
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(pattern, re.S), replacement)
@@ -158,8 +160,11 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         ),
         # Units with a letter that is no text.
         (
-            r"(\A|=\s*)([-+]?[\d.]+(?:[\d.]|\\times|[×^{}-]|" + _BLANK + r")*)" + _MU + r"\s*\\(?:text|mathrm|mbox)"
-            r"\s*\{\s*([msLl])\s*\}\s*\Z",
+            r"(\A|=\s*)([-+]?[\d.](?>(?:[\d.]|\\times|[×^{}-]|"
+            + _BLANK
+            + r")*))"
+            + _MU
+            + r"\s*\\(?:text|mathrm|mbox)\s*\{\s*([msLl])\s*\}\s*\Z",
             r"\1\2\\text{μ\3}",
         ),
         (r"(?<=\d)" + _BLANK + r"*(?:\\AA(?![A-Za-z])|Å)\s*\Z", r"\\text{Å}"),
@@ -180,7 +185,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
             r"(?=(?:(?:\\[,;: ]|~|\s)*\\(?:text|mathrm|mbox)\{[^{}]*\})?\Z)",
             lambda match: f"{match[1]}{match[2]} \\times 10^{{{int(match[3])}}}",
         ),
-        (r"(?<![\d.])10\s*\^\s*([-+]\d{1,3})(?!\d)", r"10^{\1}"),
+        (r"(?<![\d.])10\s*\^\s*([-+]\d{1,3}(?:\.\d+)?)(?!\.?\d|/)", r"10^{\1}"),
         (
             r"(?<![\d.,])(\d+)\.(\d+)" + _BLANK + r"*(?:\\(?:times|cdot)|[×*])" + _BLANK + r"*(?:10|\{10\})\s*\^\s*"
             r"(?:\{\s*([-+]?\d{1,3})\s*\}|(\d)(?!\d))",
@@ -194,7 +199,8 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         # A symbol with an index, which the grammar would take for an exponent of ten.
         (r"(\\[A-Za-z]+)|E(?=\s*_)", lambda match: match[1] or r"\text{E}"),
         (
-            r"\\(?:(?:operatorname|mathrm|text)\s*\{\s*)?(gcd|lcm)\s*\}?\s*(?:\\left)?\(([^()]*?)(?:\\right)?\)",
+            r"\\(?:(?:operatorname|mathrm|text)\s*\{\s*)?(gcd|lcm)(?:\s*\})?(?>" + _BLANK + r"*)"
+            r"(?:\\left)?\(((?>(?:[^()]|\([^()]*\))*))\)",
             _common,
         ),
         # The grammar takes it for the gamma function or for Euler's constant, so that \gamma - 1 is infinite.

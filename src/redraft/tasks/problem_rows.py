@@ -16,7 +16,7 @@ from typing import Any
 
 from redraft.config.data import INSTRUCTION_COLUMNS
 from redraft.errors import UserError
-from redraft.files import errors_of_reading
+from redraft.files import RepeatedKeyError, errors_of_reading, json_object
 from redraft.tasks.answers import LETTERS, box, boxed
 from redraft.tasks.characters import plain
 from redraft.tasks.instruction_arguments import normalized
@@ -297,21 +297,12 @@ def _json_lines(file: Path, content: bytes) -> list[Row]:
         if not line.strip():
             continue
         try:
-            columns = json.loads(line, parse_float=Decimal, object_pairs_hook=_object)
-        except UserError as error:
-            raise error.replace(message=f"line {number}: {error.message}", file=file) from None
+            columns = json.loads(line, parse_float=Decimal, object_pairs_hook=json_object)
+        except RepeatedKeyError as error:
+            raise UserError(f"line {number}: a key occurs twice", file=file, key=error.key) from None
         except (ValueError, RecursionError, ArithmeticError):  # the latter for exponents beyond those of `Decimal`
             raise UserError(f"line {number} is not JSON", file=file, value=line[:80], allowed=READABLE) from None
         if not isinstance(columns, dict):
             raise UserError(f"line {number} is not an object", file=file, value=line[:80], allowed="one object a line")
         rows.append(Row(file, f"line {number}", columns))
     return rows
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # JSON allows a key twice, and Python would keep the last one.
-    columns = dict(pairs)
-    if len(columns) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise UserError("a key occurs twice", key=next(name for name in names if names.count(name) > 1))
-    return columns

@@ -1,7 +1,7 @@
 """Sampling of distinct problems of one split, for tasks with generated problems."""
 
 import hashlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
 from redraft.errors import UserError
@@ -18,6 +18,7 @@ def distinct(
     split: str,
     size: int,
     most_missed: int = MAX_MISSED_SAMPLES,
+    without: Collection[Problem] = (),
 ) -> list[Problem]:
     """The first `size` different problems of a split, in the order in which they are sampled.
 
@@ -26,6 +27,7 @@ def distinct(
         content: part of a problem that decides its split; no problem of the other split shares it.
         split: `train` or `held-out`.
         most_missed: number of consecutive samples without a new problem after which the split counts as exhausted.
+        without: problems that are left out.
 
     Raises:
         UserError: if `most_missed` consecutive samples give no new problem.
@@ -34,7 +36,7 @@ def distinct(
     missed = 0
     while len(chosen) < size:
         problem = sample()
-        if split_of(content(problem)) == split and problem not in chosen:
+        if split_of(content(problem)) == split and problem not in chosen and problem not in without:
             chosen[problem], missed = None, 0
         # Without a bound the loop would not end once all problems of the split are chosen.
         elif (missed := missed + 1) == most_missed:

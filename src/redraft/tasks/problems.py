@@ -70,7 +70,8 @@ def load_problems(data: Data) -> list[Problem]:
             from redraft.tasks import gym  # the grader takes a second to load
 
             sampled = gym.sample_problems(data)
-            return [Problem(data.template.replace("{problem}", each.question), each.answer) for each in sampled]
+            questions = gym.prompts(sampled, data)
+            return [Problem(text, each.answer) for text, each in zip(questions, sampled, strict=True)]
         case ProblemFile():
             return _from_file(data)
         case HubProblems():

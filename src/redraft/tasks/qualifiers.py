@@ -44,7 +44,8 @@ SYMBOLS = {
     | {"yd": "yard", "mi": "mile", "nm": "nanometer", "pm": "picometer", "um": "micrometer"},
     "time": {"s": "second", "sec": "second", "min": "minute", "h": "hour", "hr": "hour", "hrs": "hour"}
     | {"ms": "millisecond", "us": "microsecond", "yr": "year", "yrs": "year"},
-    "mass": {"g": "gram", "kg": "kilogram", "mg": "milligram", "lb": "pound", "lbs": "pound", "oz": "ounce"},
+    "mass": {"g": "gram", "kg": "kilogram", "mg": "milligram", "ug": "microgram"}
+    | {"lb": "pound", "lbs": "pound", "oz": "ounce"},
     "volume": {
         "L": "liter",
         "l": "liter",
@@ -54,7 +55,7 @@ SYMBOLS = {
         "ul": "microliter",
     },
     "angle": {"deg": "degree", "rad": "radian"},
-    "energy": {symbol: symbol for symbol in ("J", "kJ", "MJ", "eV", "keV", "MeV", "GeV", "cal", "kcal")},
+    "energy": {symbol: symbol for symbol in ("uJ", "J", "kJ", "MJ", "eV", "keV", "MeV", "GeV", "cal", "kcal")},
     "power": {symbol: symbol for symbol in ("mW", "W", "kW", "MW", "GW")},
     "frequency": {symbol: symbol for symbol in ("Hz", "kHz", "MHz", "GHz")},
 }
@@ -76,7 +77,7 @@ _HALF_OF_DAY = re.compile(r"\b([AaPp])\.\s?([Mm])\b\.?")
 _DEGREES = re.compile(r"(?:\\circ|\\degree|°)\s*\}?\s*(?:\\(?:text|mathrm)\s*\{[\s~]*)?([CF](?![A-Za-z]))?")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _MICRO = re.compile(
-    r"(?:\\mu(?![A-Za-z])|[μµ])\s*\\(?:text|mathrm|mbox)\s*\{\s*|[μµ](?=[msLl]\b)|\\mu\s+(?=[msLl]\s*\})"
+    r"(?:\\mu(?![A-Za-z])|[μµ])\s*\\(?:text|mathrm|mbox)\s*\{\s*|[μµ](?=[msLlgJWN]\b)|\\mu\s+(?=[msLlgJW]\s*\})"
 )
 _ANGSTROM = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*(?:\\AA|Å)\s*\}|\\AA(?![A-Za-z])|Å")
 _DOLLARS = re.compile(r"\\\$\s*\d")

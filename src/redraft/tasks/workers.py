@@ -100,7 +100,7 @@ def compare_answers(pair: tuple[str, str]) -> Outcome:
 
 
 def score_answers(pair: tuple[str, str]) -> Outcome:
-    """Let reasoning-gym's scorer compare the content of a box with a problem of its."""
+    """Let reasoning-gym's scorer compare an extracted answer with a problem of its."""
     from redraft.tasks.gym import compare
 
     return compare(*pair)
