@@ -146,7 +146,8 @@ def wrong(words):
         return [word for word in rest[1:] if word.startswith("--") and word.partition("=")[0] not in known]
     keys = [word.partition("=")[0] for word in rest if re.match(r"[a-z_]+=", word)]
     presets = {word.removeprefix("preset=") for word in rest if word.startswith("preset=")}
-    known = {file.stem for file in (ROOT / "experiments/presets").glob("*.yaml")} | {"mine"}
+    project = ROOT / dict(pairwise(rest)).get("--directory", "")
+    known = {file.stem for file in (project / "experiments/presets").glob("*.yaml")} | {"mine"}
     return [key for key in keys if key not in CONFIG] + sorted(presets - known)
 
 
