@@ -205,6 +205,14 @@ def test_solved_problems_precede_the_question_and_are_no_problems_themselves(ans
         problems(**small, size=most - 1, **fields)
 
 
+def test_a_record_with_another_place_of_the_answer_is_an_error():
+    record = json.loads(problems(size=1)[0].answer)
+    with pytest.raises(UserError, match="no record of a problem"):
+        tasks.source_of(json.dumps(record | {"answer_in": "last_line"}))
+    del record["answer_in"]
+    assert tasks.source_of(json.dumps(record)).answer_in == "box", "as in records of earlier versions"
+
+
 def test_answers_of_several_lines_need_the_box():
     fields = {"task": "rotate_matrix", "options": {}, "size": 1}
     assert "\n" in tasks.source_of(problems(**fields)[0].answer).answer

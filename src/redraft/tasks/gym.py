@@ -90,7 +90,10 @@ def source_of(answer: str) -> Source:
         UserError: if it is none of a problem of reasoning-gym.
     """
     try:
-        return Source(**json.loads(answer))
+        source = Source(**json.loads(answer))
+        if source.answer_in not in ("box", "first_line"):
+            raise ValueError(source.answer_in)
+        return source
     except (TypeError, ValueError):
         raise UserError(
             "this answer is no record of a problem of reasoning-gym", key="answer", value=answer[:200]
